@@ -1,0 +1,61 @@
+"""The execution modes, and where each of them exists."""
+
+from enum import StrEnum
+
+from tpu_ui.errors import InvalidRequest, ModeNotAllowed
+
+DEVICE_KINDS = ("tpu", "tpu-emulated", "cuda", "cpu")
+
+
+class ExecutionMode(StrEnum):
+    """How the pipeline's operations reach the device. The value is the word used on the command line."""
+
+    STRICT_EAGER = "strict"
+    FUSED_EAGER = "fused"
+    COMPILED = "compile"
+
+    @property
+    def label(self) -> str:
+        return {"strict": "Strict eager", "fused": "Fused eager", "compile": "Compiled"}[self.value]
+
+    @property
+    def explanation(self) -> str:
+        """One line for the page and for --help."""
+        return {
+            "strict": "each operation runs at once (EagerMode.DEFER_NEVER): quickest to start, slowest to run",
+            "fused": "operations are collected and fused into larger programs (EagerMode.DEFER_AND_FUSE)",
+            "compile": "torch.compile with full graphs: the longest first run, the fastest pictures after it",
+        }[self.value]
+
+
+def parse_mode(value: object) -> ExecutionMode:
+    """Read a mode from a request.
+
+    Raises:
+        InvalidRequest: `value` is none of the three words.
+    """
+    try:
+        return ExecutionMode(value)
+    except ValueError:
+        allowed = ", ".join(mode.value for mode in ExecutionMode)
+        raise InvalidRequest("mode", f"{value!r} is not an execution mode.", f"Choose one of {allowed}.") from None
+
+
+def check_mode_on_device(mode: ExecutionMode, device_kind: str) -> None:
+    """Refuse a mode that the device lacks.
+
+    Raises:
+        ModeNotAllowed: fused eager is TorchTPU's own mode; CUDA and CPU have no counterpart.
+    """
+    if mode is ExecutionMode.FUSED_EAGER and not device_kind.startswith("tpu"):
+        raise ModeNotAllowed(
+            f"mode: fused eager exists only on a TPU (it is TorchTPU's EagerMode.DEFER_AND_FUSE), not on {device_kind}.",
+            "Choose strict or compile.",
+        )
+
+
+def default_mode(device_kind: str, defer_and_fuse: bool) -> ExecutionMode:
+    """The mode when a request names none: fused where TORCH_TPU_DEFER_AND_FUSE=1 asks for it, compile on a TPU, else strict."""
+    if not device_kind.startswith("tpu"):
+        return ExecutionMode.STRICT_EAGER
+    return ExecutionMode.FUSED_EAGER if defer_and_fuse else ExecutionMode.COMPILED

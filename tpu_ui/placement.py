@@ -1,0 +1,34 @@
+"""Where a pipeline's weights live while it runs."""
+
+from enum import StrEnum
+
+from tpu_ui.errors import InvalidRequest
+
+
+class Placement(StrEnum):
+    """The value is the word used on the command line. AUTO is resolved before anything is loaded."""
+
+    AUTO = "auto"
+    SINGLE = "single"
+    CPU_OFFLOAD = "cpu_offload"
+
+    @property
+    def explanation(self) -> str:
+        return {
+            "auto": "one chip where the whole pipeline fits, else model CPU offload",
+            "single": "the whole pipeline stays on one chip",
+            "cpu_offload": "each model moves to the chip for its part only (enable_model_cpu_offload)",
+        }[self.value]
+
+
+def parse_placement(value: object) -> Placement:
+    """Read a placement from a request.
+
+    Raises:
+        InvalidRequest: `value` is not a placement's name.
+    """
+    try:
+        return Placement(value)
+    except ValueError:
+        allowed = ", ".join(placement.value for placement in Placement)
+        raise InvalidRequest("placement", f"{value!r} is not a placement.", f"Choose one of {allowed}.") from None
