@@ -1,0 +1,344 @@
+"""Looks into a model folder in diffusers' format and says what is in it, or in one sentence what is wrong with it.
+
+Neither torch nor diffusers is imported, no pickle is ever opened, and of the weights only the headers are read.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tpu_ui.errors import UnusableModel
+from tpu_ui.pipeline_kinds import check_text_to_image
+from tpu_ui.safetensors_header import SafetensorsHeader, read_header, update_digest
+
+PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+_MAX_CONFIG_BYTES = 16_000_000
+_MAX_INDEX_BYTES = 100_000_000
+_HASHED_SUFFIXES = (".json", ".txt", ".model", ".jinja")
+_WEIGHT_NAMES = {"diffusers": ("diffusion_pytorch_model",), "transformers": ("model",)}
+_CONFIG_NAMES = (  # by the end of the class name; a model has config.json
+    (("Scheduler",), ("scheduler_config.json",)),
+    (("Tokenizer", "TokenizerFast"), ("tokenizer_config.json",)),
+    (("ImageProcessor", "ImageProcessorFast", "FeatureExtractor"), ("preprocessor_config.json",)),
+    (("Processor",), ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")),
+)
+_BLOCK = re.compile(r"(transformer_blocks|single_transformer_blocks)\.(\d{1,9})\.")
+_BLOCK_COUNTS = {"transformer_blocks": "num_layers", "single_transformer_blocks": "num_single_layers"}
+_DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_SAFE_WEIGHTS_ONLY = "Ask its author for safetensors weights, or convert them on a machine where you trust the file."
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """One safetensors file. `name` is relative to the component's folder."""
+
+    name: str
+    header: SafetensorsHeader = field(repr=False)
+
+    @property
+    def file_bytes(self) -> int:
+        return self.header.file_bytes
+
+
+@dataclass(frozen=True)
+class Component:
+    """One part of a pipeline; `library` and `class_name` as in model_index.json.
+
+    `config` is its JSON configuration. Schedulers and tokenizers have no weight files.
+    """
+
+    name: str
+    library: str
+    class_name: str
+    config: Mapping[str, Any] = field(repr=False)
+    weight_files: tuple[WeightFile, ...] = ()
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(file.file_bytes for file in self.weight_files)
+
+    @property
+    def parameters(self) -> int:
+        return sum(file.header.parameters for file in self.weight_files)
+
+    @property
+    def dtypes(self) -> Mapping[str, int]:
+        """Bytes of tensors by dtype, named as in safetensors ("BF16", "F32")."""
+        total: Counter[str] = Counter()
+        for file in self.weight_files:
+            total.update(file.header.dtype_bytes)
+        return dict(total)
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A complete text-to-image pipeline on disk.
+
+    Attributes:
+        components: by name; parts that model_index.json gives as null are absent.
+        settings: the other entries of model_index.json, which are arguments of the pipeline.
+        fingerprint: 16 hex digits that depend on the content alone, not on the path or the machine.
+    """
+
+    path: Path
+    pipeline_class: str
+    components: Mapping[str, Component]
+    settings: Mapping[str, Any]
+    fingerprint: str
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(component.weight_bytes for component in self.components.values())
+
+    @property
+    def dtype(self) -> str:
+        """The float type of most bytes of the weights, in torch's words; bfloat16 if it is none of the three."""
+        total: Counter[str] = Counter()
+        for component in self.components.values():
+            for name, count in component.dtypes.items():
+                if name in _DTYPES:
+                    total[_DTYPES[name]] += count
+        return max(total, key=total.__getitem__) if total else "bfloat16"
+
+
+def inspect_folder(path: str | Path) -> ModelFolder:
+    """Look into a folder in diffusers' format.
+
+    Raises:
+        UnusableModel: it is not one, or not complete, not safe, or makes no pictures from text.
+    """
+    root = Path(path)
+    try:
+        return _inspect(root)
+    except OSError as error:
+        place = error.filename or root
+        raise UnusableModel(
+            f"{place!s:.300} cannot be read: {error.strerror}.", "Check the path and its rights."
+        ) from error
+
+
+def _inspect(root: Path) -> ModelFolder:
+    index = _read_model_index(root)
+    pipeline_class = index.get("_class_name")
+    if not isinstance(pipeline_class, str) or not pipeline_class:
+        raise UnusableModel(
+            f"{root}: model_index.json names no pipeline (_class_name is {pipeline_class!r:.60}).",
+            "Fetch the folder again, or save it with a pipeline's save_pretrained().",
+        )
+    check_text_to_image(pipeline_class)
+    components = {}
+    for name, value in index.items():
+        if _is_component(value):
+            if not name.isidentifier():
+                raise UnusableModel(f"{root}: model_index.json has a component named {name!r:.60}.", "Check the file.")
+            components[name] = _read_component(root, name, *value)
+    if not components:
+        raise UnusableModel(f"{root}: model_index.json lists no components.", "Fetch the folder again.")
+    settings = {
+        name: value
+        for name, value in index.items()
+        if name not in components and not name.startswith("_") and value != [None, None]
+    }
+    return ModelFolder(root, pipeline_class, components, settings, _fingerprint(root, components))
+
+
+def _read_model_index(root: Path) -> dict[str, Any]:
+    if not root.is_dir():
+        _refuse_what_is_no_folder(root)
+    found = sorted(entry.name for entry in root.iterdir())
+    if not found:
+        raise UnusableModel(f"{root} is empty.", "Choose a folder that holds model_index.json.")
+    if "model_index.json" in found:
+        return _read_json(root / "model_index.json", f"{root}: model_index.json", _MAX_CONFIG_BYTES)
+    loras = {name for name in found if name.endswith(".safetensors") and _is_lora(root / name)}
+    listed = ", ".join(f"{name} (a LoRA file)" if name in loras else name for name in found[:8])
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    remedy = "Choose a folder that holds model_index.json."
+    if "snapshots" in found:
+        remedy = "This is a cache of the Hub: choose the folder below its snapshots folder."
+    elif loras:
+        remedy = "A LoRA is applied to a model: choose the folder of the model that it was made for."
+    elif (root.parent / "model_index.json").is_file():
+        remedy = f"This is one component of a pipeline: choose {root.parent}."
+    raise UnusableModel(f"{root} is not a diffusers folder: no model_index.json. Found: {listed}{more}.", remedy)
+
+
+def _refuse_what_is_no_folder(path: Path) -> None:
+    if not path.exists():
+        raise UnusableModel(f"{path}: there is no such folder.", "Check the path.")
+    remedy = "Choose a folder in diffusers' format: one that holds model_index.json."
+    if path.suffix == ".safetensors":
+        kind = "a LoRA file" if _is_lora(path) else "a single safetensors file"
+    elif path.suffix.lower() in PICKLE_SUFFIXES:
+        kind = "a pickle checkpoint, which can run any code when it is opened; it was not opened"
+    else:
+        kind = "a file"
+    raise UnusableModel(f"{path} is {kind}, not a folder in diffusers' format.", remedy)
+
+
+def _is_lora(path: Path) -> bool:
+    if "lora" in path.name.lower():
+        return True
+    try:
+        names = read_header(path, path.name).tensor_names
+    except UnusableModel:
+        return False
+    return any("lora_" in name or ".lora." in name for name in names)
+
+
+def _is_component(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
+
+
+def _read_component(root: Path, name: str, library: str, class_name: str) -> Component:
+    folder = root / name
+    if not folder.is_dir():
+        raise UnusableModel(
+            f"{root}: the folder of component {name} ({class_name:.80}) is missing{_unfinished(root)}.",
+            "Fetch the model again.",
+        )
+    code = next((p for p in (folder / f"{library}.py", root / f"{library}.py") if p.exists()), None)
+    if code is not None:
+        raise UnusableModel(
+            f"{root}: component {name} brings its own code ({code.name}), which is not run.",
+            "Choose a model that is made of the classes of diffusers and transformers.",
+        )
+    names = next((names for ends, names in _CONFIG_NAMES if class_name.endswith(ends)), None)
+    is_model = names is None
+    names = names or ("config.json",)
+    config_name = next((each for each in names if (folder / each).exists()), None)
+    if config_name is None:
+        raise UnusableModel(f"{root}: {name}/{names[0]} is missing{_unfinished(root)}.", "Fetch the model again.")
+    config = _read_json(folder / config_name, f"{root}: {name}/{config_name}", _MAX_CONFIG_BYTES)
+    files = _read_weights(root, name, library) if is_model else ()
+    _check_block_counts(f"{root}: {name}", config, files)
+    return Component(name, library, class_name, config, files)
+
+
+def _read_weights(root: Path, name: str, library: str) -> tuple[WeightFile, ...]:
+    folder = root / name
+    found = {entry.name for entry in folder.iterdir()}
+    for stem in _WEIGHT_NAMES.get(library, ("diffusion_pytorch_model", "model")):
+        single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
+        # The order in which the two libraries look, where both are present.
+        if index in found and (library == "diffusers" or single not in found):
+            shards = _shards(root, name, index)
+        elif single in found:
+            shards = (single,)
+        else:
+            continue
+        missing = [shard for shard in shards if not (folder / shard).is_file()]
+        if missing:
+            raise UnusableModel(
+                f"{root}: half a download: {len(missing)} of {len(shards)} weight files of {name} are missing: "
+                f"{_listed(missing)}{_unfinished(root)}.",
+                "Fetch the model again; what is there already is kept.",
+            )
+        files = tuple(WeightFile(shard, read_header(folder / shard, f"{root}: {name}/{shard}")) for shard in shards)
+        if not any(file.header.tensor_names for file in files):
+            raise UnusableModel(f"{root}: the weights of {name} hold no tensors.", "Fetch the model again.")
+        return files
+    raise _no_weights(root, name, library, sorted(found))
+
+
+def _no_weights(root: Path, name: str, library: str, found: list[str]) -> UnusableModel:
+    stem = _WEIGHT_NAMES.get(library, ("diffusion_pytorch_model",))[0]
+    fetch = "Fetch the model again."
+    if any(re.fullmatch(rf"{stem}-\d+-of-\d+\.safetensors", each) for each in found):
+        return UnusableModel(f"{root}: {name}/{stem}.safetensors.index.json is missing{_unfinished(root)}.", fetch)
+    variant = re.compile(rf"{stem}(?:\.safetensors\.index)?\.([A-Za-z0-9_]+)(?:-\d+-of-\d+)?\.(?:safetensors|json)")
+    variants = sorted({match[1] for each in found if (match := variant.fullmatch(each))})
+    if variants:
+        return UnusableModel(
+            f"{root}: {name} has its weights only as variant {' and '.join(variants)}; "
+            f"{stem}.safetensors, without a variant, is missing.",
+            "Fetch the files without a variant, or take the variant's name out of the file names of every component.",
+        )
+    pickles = [each for each in found if each.endswith(PICKLE_SUFFIXES)]
+    if pickles:
+        return UnusableModel(
+            f"{root}: {name} has its weights only as pickle ({_listed(pickles)}), which can run any code when it is "
+            "opened; it was not opened.",
+            _SAFE_WEIGHTS_ONLY,
+        )
+    return UnusableModel(f"{root}: {name}/{stem}.safetensors is missing{_unfinished(root)}.", fetch)
+
+
+def _shards(root: Path, name: str, index: str) -> tuple[str, ...]:
+    shown_as = f"{root}: {name}/{index}"
+    weight_map = _read_json(root / name / index, shown_as, _MAX_INDEX_BYTES).get("weight_map")
+    shards = set(weight_map.values()) if isinstance(weight_map, dict) and _all_text(weight_map) else set()
+    # A shard outside of the component's folder would be a way out of the model's folder.
+    if not shards or any(Path(shard).name != shard or not shard.endswith(".safetensors") for shard in shards):
+        raise UnusableModel(f"{shown_as} does not say in which files the weights are.", "Fetch this file again.")
+    return tuple(sorted(shards))
+
+
+def _all_text(mapping: dict[str, Any]) -> bool:
+    return all(isinstance(value, str) for value in mapping.values())
+
+
+def _check_block_counts(shown_as: str, config: Mapping[str, Any], files: tuple[WeightFile, ...]) -> None:
+    blocks: dict[str, set[int]] = {}
+    for file in files:
+        for tensor in file.header.tensor_names:
+            if match := _BLOCK.match(tensor):
+                blocks.setdefault(match[1], set()).add(int(match[2]))
+    for kind, indices in blocks.items():
+        expected = config.get(_BLOCK_COUNTS[kind])
+        if isinstance(expected, int) and expected != len(indices):
+            raise UnusableModel(
+                f"{shown_as}: the weights have {len(indices)} {kind}, but config.json says {_BLOCK_COUNTS[kind]} = "
+                f"{expected}.",
+                "Fetch config.json and the weights again: they belong to different models.",
+            )
+
+
+def _read_json(path: Path, shown_as: str, limit_bytes: int) -> dict[str, Any]:
+    if not path.is_file():
+        raise UnusableModel(f"{shown_as} is not a file.", "Fetch this file again.")
+    with path.open("rb") as file:
+        text = file.read(limit_bytes + 1)
+    if len(text) > limit_bytes:
+        raise UnusableModel(f"{shown_as} is larger than {limit_bytes:,} bytes.", "Fetch this file again.")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnusableModel(f"{shown_as} is not valid JSON ({len(text):,} bytes).", "Fetch this file again.") from error
+    if not isinstance(value, dict):
+        raise UnusableModel(f"{shown_as} is not a JSON object.", "Fetch this file again.")
+    return value
+
+
+def _unfinished(root: Path) -> str:
+    """Half a sentence about unfinished downloads, in the folder or in the Hub's cache around it."""
+    blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
+    count = sum(1 for _ in root.rglob("*.incomplete")) + (sum(1 for _ in blobs.glob("*.incomplete")) if blobs else 0)
+    return f" (and {count} unfinished .incomplete download(s) are there)" if count else ""
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _fingerprint(root: Path, components: Mapping[str, Component]) -> str:
+    digest = hashlib.sha256()
+    paths = [root / "model_index.json"]
+    for component in components.values():
+        paths += [p for p in (root / component.name).iterdir() if p.suffix in _HASHED_SUFFIXES and p.is_file()]
+    for path in sorted(paths, key=lambda p: p.relative_to(root).as_posix()):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").digest()
+        digest.update(os.fsencode(path.relative_to(root).as_posix()) + b"\0" + content)
+    for component in sorted(components.values(), key=lambda c: c.name):
+        for file in component.weight_files:
+            digest.update(f"{component.name}/{file.name}\0".encode())
+            update_digest(digest, root / component.name / file.name, file.header)
+    return digest.hexdigest()[:16]
