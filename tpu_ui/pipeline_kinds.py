@@ -57,6 +57,7 @@ PIPELINE_KINDS: Mapping[str, PipelineKind] = MappingProxyType(
     {
         "StableDiffusionPipeline": PipelineKind(50, 7.5, _FREE, True, 77, fixed_multiple=8),
         "StableDiffusionXLPipeline": PipelineKind(50, 5.0, _FREE, True, 77, fixed_multiple=8),
+        "KolorsPipeline": PipelineKind(50, 5.0, _FREE, True, 256, fixed_multiple=8),
         "StableDiffusionPAGPipeline": PipelineKind(50, 7.5, _FREE, True, 77, fixed_multiple=8),
         "StableDiffusionXLPAGPipeline": PipelineKind(50, 5.0, _FREE, True, 77, fixed_multiple=8),
         "LatentConsistencyModelPipeline": PipelineKind(4, 8.5, GuidanceKind.DISTILLED, False, 77, fixed_multiple=8),
@@ -108,6 +109,8 @@ TEXT_TO_IMAGE_CLASSES = frozenset(
         "Ideogram4Pipeline",
         "Kandinsky3Pipeline",
         "KandinskyCombinedPipeline",
+        "KolorsPAGPipeline",
+        "KolorsPipeline",
         "KandinskyV22CombinedPipeline",
         "Krea2Pipeline",
         "LatentConsistencyModelPipeline",

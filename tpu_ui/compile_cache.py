@@ -1,0 +1,74 @@
+"""The folder of compiled graphs on disk: what is in it, what of it is whole, and its byte budget."""
+
+import contextlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+
+class CompileCache:
+    """A view of the folder that the backend writes. Names are paths relative to it. Missing files are no error."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def files(self) -> dict[str, int]:
+        """Names and sizes, in bytes, of all files there are now."""
+        found = {}
+        for path in self.root.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # another process may prune meanwhile
+                if path.is_file():
+                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return found
+
+    def has(self, name: str, size: int) -> bool:
+        """Whether the file is there with the size it was written with. A cut file would be compiled again."""
+        try:
+            return (self.root / name).stat().st_size == size
+        except OSError:
+            return False
+
+    def total_bytes(self) -> int:
+        return sum(self.files().values())
+
+    def remove(self, names: Iterable[str]) -> int:
+        """Delete files; returns the bytes that came free."""
+        freed = 0
+        for name in names:
+            path = self.root / name
+            with contextlib.suppress(FileNotFoundError):
+                freed += path.stat().st_size
+                path.unlink()
+        return freed
+
+    def remove_damaged(self, expected: dict[str, int]) -> list[str]:
+        """Delete files whose size is not the one they were written with, so that the backend makes them anew."""
+        present = self.files()
+        damaged = [name for name, size in expected.items() if name in present and present[name] != size]
+        damaged += [name for name, size in present.items() if size == 0 and name not in damaged]
+        if damaged:
+            self.remove(damaged)
+            log.warning("%d damaged file(s) were removed from the compile cache; they will be compiled again.", len(damaged))
+        return damaged
+
+    def prune(self, budget_bytes: int, last_use: dict[str, float]) -> tuple[int, int]:
+        """Delete files, the least recently used first, until the folder is within its budget.
+
+        Args:
+            budget_bytes: what may stay.
+            last_use: Unix seconds by name; files that are not named belong to no known key and go first.
+
+        Returns:
+            Files removed and bytes freed.
+        """
+        present = self.files()
+        excess = sum(present.values()) - budget_bytes
+        chosen: list[str] = []
+        for name in sorted(present, key=lambda name: last_use.get(name, 0.0)):
+            if excess <= 0:
+                break
+            chosen.append(name)
+            excess -= present[name]
+        return len(chosen), self.remove(chosen)

@@ -1,0 +1,119 @@
+"""Which modules of a pipeline torch.compile takes, and how a mode is put on and taken off again."""
+
+from collections.abc import Callable, Iterator
+
+import diffusers
+import torch
+from diffusers.models.attention_processor import Attention
+
+from tpu_ui.modes import ExecutionMode
+from tpu_ui.placement import Placement
+
+DENOISER_NAMES = ("transformer", "transformer_2", "unet")
+
+
+def denoisers(pipeline: diffusers.DiffusionPipeline) -> dict[str, torch.nn.Module]:
+    """The pipeline's transformer or UNet; some have two."""
+    found = {name: getattr(pipeline, name, None) for name in DENOISER_NAMES}
+    return {name: module for name, module in found.items() if isinstance(module, torch.nn.Module)}
+
+
+def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The blocks that a model repeats, which are worth compiling once for all of them.
+
+    diffusers names their classes in `_repeated_blocks`; where it names none (SD3), in `_no_split_modules`; where it names
+    neither, they are the members of the module lists that hold several modules of one class.
+    """
+    names = getattr(module, "_repeated_blocks", None) or getattr(module, "_no_split_modules", None) or ()
+    named = [block for block in module.modules() if type(block).__name__ in names]
+    return _outermost(named) or _outermost(list(_members_of_uniform_lists(module)))
+
+
+def _members_of_uniform_lists(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    for child in module.modules():
+        if isinstance(child, torch.nn.ModuleList) and len(child) > 1 and len({type(block) for block in child}) == 1:
+            yield from child
+
+
+def _outermost(blocks: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    inner = {id(part) for block in blocks for part in block.modules() if part is not block}
+    return [block for block in blocks if id(block) not in inner]
+
+
+def modules_to_compile(pipeline: diffusers.DiffusionPipeline, placement: Placement) -> list[torch.nn.Module]:
+    """What compile mode compiles.
+
+    On one chip the whole denoiser; under CPU offload its repeated blocks, since accelerate's hooks cannot be traced.
+    """
+    chosen: list[torch.nn.Module] = []
+    for module in denoisers(pipeline).values():
+        chosen += [module] if placement is Placement.SINGLE else repeated_blocks(module)
+    decoder = getattr(getattr(pipeline, "vae", None), "decoder", None)
+    if isinstance(decoder, torch.nn.Module):
+        chosen.append(decoder)
+    return chosen
+
+
+class CallSwitch:
+    """Puts an execution mode on a pipeline's modules. One for a pipeline and placement.
+
+    torch.nn.Module calls `_compiled_call_impl` instead of its own `_call_impl` where it is set (Module.compile sets it).
+    That one place serves twice here: for the compiled function, and to note when the denoiser is first called.
+
+    Args:
+        pipeline: placed already.
+        compile_function: the runtime's torch.compile.
+        on_denoiser_call: called before each call of a denoiser, outside every graph.
+    """
+
+    def __init__(
+        self,
+        pipeline: diffusers.DiffusionPipeline,
+        placement: Placement,
+        compile_function: Callable[[Callable], Callable],
+        on_denoiser_call: Callable[[], None],
+    ) -> None:
+        self._denoisers = list(denoisers(pipeline).values())
+        self._to_compile = modules_to_compile(pipeline, placement)
+        self._compile_function = compile_function
+        self._on_denoiser_call = on_denoiser_call
+        self._compiled: dict[torch.nn.Module, Callable] = {}
+        self._hooks = [
+            attention.register_forward_hook(_contiguous_output)
+            for module in self._to_compile
+            for attention in module.modules()
+            if isinstance(attention, Attention)
+        ]
+
+    def set(self, mode: ExecutionMode) -> None:
+        """From now on the modules run in `mode`; nothing of another mode stays."""
+        for module in {*self._to_compile, *self._denoisers}:
+            module._compiled_call_impl = None
+        if mode is ExecutionMode.COMPILED:
+            for module in self._to_compile:
+                if module not in self._compiled:
+                    self._compiled[module] = self._compile_function(module._call_impl)
+                module._compiled_call_impl = self._compiled[module]
+        for module in self._denoisers:
+            module._compiled_call_impl = self._noting(module._compiled_call_impl or module._call_impl)
+
+    def remove(self) -> None:
+        """Leave the modules as they were."""
+        for module in {*self._to_compile, *self._denoisers}:
+            module._compiled_call_impl = None
+        self._compiled.clear()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _noting(self, call: Callable) -> Callable:
+        def noted(*args: object, **kwargs: object) -> object:
+            self._on_denoiser_call()
+            return call(*args, **kwargs)
+
+        return noted
+
+
+def _contiguous_output(_module: torch.nn.Module, _inputs: object, output: object) -> object:
+    # TorchTPU 0.2.0 lowers group_norm to a view, which fails on the permuted strides that the VAE's attention returns
+    # ("cannot create a view of shape").
+    return output.contiguous() if isinstance(output, torch.Tensor) and output.dim() == 4 else output

@@ -1,0 +1,82 @@
+"""What must be set before torch is imported, and the import itself. The only place that does either."""
+
+import contextlib
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from tpu_ui import emulation
+from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.settings import Settings
+
+log = logging.getLogger(__name__)
+
+# TorchTPU keeps a second copy of every executable in shared memory, by name, for the processes of one host. It cannot
+# be switched off without the cache on disk, so each process gets a name of its own and clears it when it ends.
+SHARED_MEMORY_CACHE_ROOT = Path("/dev/shm/torch_tpu_cache")
+_SHARED_MEMORY_PREFIX = "tpu_ui-"
+
+
+def shared_memory_cache_dir(pid: int | None = None) -> Path:
+    return SHARED_MEMORY_CACHE_ROOT / f"{_SHARED_MEMORY_PREFIX}{os.getpid() if pid is None else pid}"
+
+
+def prepare(device_kind: str, settings: Settings) -> None:
+    """Set the environment for a device and import torch with it. Must run before anything else imports torch.
+
+    Raises:
+        DeviceUnavailable: what the device needs is not installed.
+        RuntimeError: torch was imported already, so that the settings would come too late (a fault of the caller).
+    """
+    if "torch" in sys.modules:
+        raise RuntimeError("tpu_ui.environment.prepare() must run before torch is imported")
+    # Without a TPU, autoloading torch_tpu asks a metadata server that does not exist, for minutes.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1" if device_kind == "tpu" else "0"
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if device_kind.startswith("tpu"):
+        _set_tpu_compile_cache(settings)
+        if device_kind == "tpu-emulated":
+            emulation.install_cpu_plugin()
+        _import_torch_tpu(device_kind)
+    else:
+        cache = settings.compile_cache_dir / "inductor"
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        import torch  # noqa: F401
+
+
+def _set_tpu_compile_cache(settings: Settings) -> None:
+    settings.compile_cache_dir.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT"] = str(settings.compile_cache_dir)
+    os.environ["TORCH_TPU_TIER2_COMPILATION_CACHE"] = shared_memory_cache_dir().name
+    # TorchTPU starts a compile beside each read of the disk, in case the read is slow. It wins now and then, and then a
+    # graph that is on disk is compiled again.
+    os.environ["TORCH_TPU_INTERNAL_TIER3_COMPILATION_CACHE_LOCAL_BACKUP_TASK"] = "0"
+    remove_stale_shared_memory_caches()
+
+
+def remove_stale_shared_memory_caches() -> None:
+    """Remove what processes that were killed left in shared memory."""
+    for folder in SHARED_MEMORY_CACHE_ROOT.glob(f"{_SHARED_MEMORY_PREFIX}*"):
+        pid = folder.name.removeprefix(_SHARED_MEMORY_PREFIX)
+        if pid.isdigit() and int(pid) != os.getpid() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _import_torch_tpu(device_kind: str) -> None:
+    # TorchTPU prints its registration on standard error at each start; it belongs in the log.
+    with open(os.devnull, "w") as quiet, contextlib.redirect_stderr(quiet):
+        import torch  # noqa: F401
+
+        try:
+            import torch_tpu  # noqa: F401
+            from torch_tpu import _loader
+        except ImportError as error:
+            raise DeviceUnavailable(
+                f"device: {device_kind} needs the package torch_tpu, which could not be imported ({error}).",
+                "Install it with: pip install torch_tpu",
+            ) from error
+        if device_kind == "tpu-emulated":
+            _loader._init_device("tpu")  # public counterpart: autoload, which insists on a chip on the PCI bus
+            emulation.pretend_one_chip()

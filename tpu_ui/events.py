@@ -1,0 +1,46 @@
+"""What the engine tells while it works. Faces render these; they decide nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    QUEUED = "queued"
+    LOADING = "loading"
+    PLACING = "placing"
+    COMPILING = "compiling"
+    ENCODING = "encoding"
+    DENOISING = "denoising"
+    DECODING = "decoding"
+    VERIFYING = "verifying"  # a short second pass that proves the shape warm
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One line of progress. Fields that do not belong to the phase are None.
+
+    Attributes:
+        elapsed_seconds: since the phase began.
+        bytes_done, bytes_total: loading.
+        graphs, graphs_expected: compiled so far in this request, and how many the ledger expects if it knows.
+        step, steps, seconds_per_step: denoising.
+        position: places before this job in the queue.
+        detail: what exactly, for example a component's name.
+    """
+
+    phase: Phase
+    elapsed_seconds: float = 0.0
+    bytes_done: int | None = None
+    bytes_total: int | None = None
+    graphs: int | None = None
+    graphs_expected: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    seconds_per_step: float | None = None
+    position: int | None = None
+    detail: str = ""
+
+
+ProgressListener = Callable[[Progress], None]

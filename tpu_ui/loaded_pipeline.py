@@ -1,0 +1,213 @@
+"""A pipeline in memory: where it is placed, in which mode it runs, and one run of it."""
+
+import contextlib
+import gc
+import inspect
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import accelerate
+import diffusers
+import numpy
+import torch
+
+from tpu_ui.compiled_modules import CallSwitch
+from tpu_ui.errors import ModeNotAllowed, NotANumber
+from tpu_ui.graphs import Stage
+from tpu_ui.loading import weight_bytes
+from tpu_ui.modes import ExecutionMode
+from tpu_ui.passes import PassObserver
+from tpu_ui.placement import Placement
+from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.runtime import Runtime
+from tpu_ui.schedule import DeviceScalar, keep_on_host
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The pictures of one pass.
+
+    Attributes:
+        pixels: float32, shape (pictures, height, width, 3), 0 to 1; those with NaN are left out.
+        indices: which of the batch they are.
+        spoilt: sentences about those left out.
+    """
+
+    pixels: numpy.ndarray
+    indices: tuple[int, ...]
+    spoilt: tuple[str, ...]
+
+
+class LoadedPipeline:
+    """Belongs to the device thread."""
+
+    def __init__(self, pipeline: diffusers.DiffusionPipeline, runtime: Runtime, dtype: torch.dtype) -> None:
+        self.pipeline = pipeline
+        self.weight_bytes = weight_bytes(pipeline)
+        self.dtype = dtype
+        self.placement: Placement | None = None
+        self._runtime = runtime
+        self._observer: PassObserver | None = None
+        self._switches: dict[Placement, CallSwitch] = {}
+        self._last_latents: torch.Tensor | None = None
+        pipeline.scheduler = keep_on_host(pipeline.scheduler, runtime.torch_device, self._on_step)
+        self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
+        if getattr(pipeline, "vae", None) is not None:
+            self._announce("decode", pipeline.vae, before=Stage.DECODER)
+
+    # -- placement and mode -------------------------------------------------------------------------------------------
+
+    def place(self, placement: Placement) -> None:
+        """Move the weights. Does nothing where they are already.
+
+        Raises:
+            ModeNotAllowed: the pipeline does not say in which order its models run, so it cannot be offloaded.
+        """
+        if placement is self.placement:
+            return
+        if placement is Placement.CPU_OFFLOAD and self._runtime.torch_device.type == "cpu":
+            raise ModeNotAllowed("placement: cpu_offload needs a device beside the CPU.", "Choose auto or single.")
+        if placement is Placement.CPU_OFFLOAD and self.pipeline.model_cpu_offload_seq is None:
+            raise ModeNotAllowed(
+                f"placement: {type(self.pipeline).__name__} does not support model CPU offload.", "Choose single."
+            )
+        if self.placement is Placement.CPU_OFFLOAD:
+            self.pipeline.remove_all_hooks()
+        self.placement = None  # should moving fail, it is nowhere whole
+        if placement is Placement.CPU_OFFLOAD:
+            self.pipeline.enable_model_cpu_offload(device=self._runtime.torch_device)
+        else:
+            self.pipeline.to(self._runtime.torch_device)
+        self.placement = placement
+
+    def set_mode(self, mode: ExecutionMode) -> None:
+        """Put the mode on the device and on the pipeline's modules. The pipeline must be placed."""
+        self._runtime.set_mode(mode)
+        if self.placement not in self._switches:
+            self._switches[self.placement] = CallSwitch(
+                self.pipeline, self.placement, self._runtime.compile, lambda: self._enter(Stage.DENOISER)
+            )
+        self._switches[self.placement].set(mode)
+
+    def unload(self) -> None:
+        """Give the memory back. The object is of no use afterwards."""
+        for switch in self._switches.values():
+            switch.remove()
+        self._switches.clear()
+        self.pipeline.remove_all_hooks()
+        for module in self.pipeline.components.values():
+            if isinstance(module, torch.nn.Module):
+                accelerate.hooks.remove_hook_from_module(module, recurse=True)
+                module.to("meta")  # frees the weights even if something still holds the module
+        self._last_latents = None
+        del self.pipeline
+        gc.collect()
+
+    # -- one pass -----------------------------------------------------------------------------------------------------
+
+    def run(self, resolved: ResolvedRequest, observer: PassObserver) -> Pictures:
+        """Make the pictures of a request.
+
+        Raises:
+            JobCancelled: between steps or stages.
+            NotANumber: no picture of the batch is without NaN.
+        """
+        self._observer = observer
+        self._last_latents = None
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                pixels = self.pipeline(**self._arguments(resolved)).images
+            observer.enter(Stage.DECODER)  # for pipelines that decode in another way
+            return self._checked(numpy.asarray(pixels, dtype=numpy.float32))
+        finally:
+            self._observer = None
+            with contextlib.suppress(AttributeError):
+                self.pipeline.maybe_free_model_hooks()  # an exception skips it, and the next run would start half moved
+
+    def _arguments(self, resolved: ResolvedRequest) -> dict[str, Any]:
+        request = resolved.request
+        offered: dict[str, Any] = {
+            "prompt": request.prompt,
+            "negative_prompt": request.negative_prompt if resolved.guidance_on else None,
+            "height": request.height,
+            "width": request.width,
+            "num_inference_steps": request.steps,
+            "guidance_scale": DeviceScalar(request.guidance),
+            "num_images_per_prompt": request.batch,
+            # Each picture has a generator of its own, on the CPU: the same noise on every device and in every batch.
+            "generator": [torch.Generator("cpu").manual_seed(seed) for seed in request.seeds],
+            "max_sequence_length": resolved.card.text_length,
+            "output_type": "np",
+        }
+        taken = inspect.signature(self.pipeline.__call__).parameters
+        return {name: value for name, value in offered.items() if name in taken}
+
+    def _checked(self, pixels: numpy.ndarray) -> Pictures:
+        good = numpy.isfinite(pixels).reshape(len(pixels), -1).all(axis=1)
+        indices = tuple(int(i) for i in numpy.flatnonzero(good))
+        dtype = str(self.dtype).removeprefix("torch.")
+        latents_are_finite = self._last_latents is None or bool(torch.isfinite(self._last_latents).all())
+        stage = "VAE" if latents_are_finite else "denoiser"
+        message = f"not-a-number in the {stage} (data type {dtype})"
+        if not indices:
+            raise NotANumber(
+                stage,
+                f"{message}: no picture can be made of it.",
+                "Check the model's weights; with a 16-bit data type try the model in float32 or bfloat16.",
+            )
+        spoilt = tuple(f"picture {i + 1}: {message}; it was left out." for i in range(len(pixels)) if not good[i])
+        return Pictures(pixels[good], indices, spoilt)
+
+    def truncation_notices(self, resolved: ResolvedRequest) -> tuple[str, ...]:
+        """Which text encoder will cut the prompt, how much it keeps, and the tail that is lost."""
+        notices = []
+        for name, tokenizer in self.pipeline.components.items():
+            if not name.startswith("tokenizer") or tokenizer is None or self._encoder_of(name) is None:
+                continue
+            is_clip = "clip" in type(tokenizer).__name__.lower()
+            limit = min(tokenizer.model_max_length, 77) if is_clip else resolved.card.text_length
+            for field in ("prompt", "negative_prompt"):
+                text = getattr(resolved.request, field)
+                ids = tokenizer(text, truncation=False, verbose=False).input_ids
+                if len(ids) > limit:
+                    ends = tokenizer.num_special_tokens_to_add()
+                    tail = tokenizer.decode(ids[limit - 1 :], skip_special_tokens=True).strip()
+                    shown = tail if len(tail) <= 120 else f"{tail[:50]} … {tail[-60:]}"
+                    notices.append(
+                        f"{field}: {self._encoder_of(name)} reads {limit} tokens, {ends} of them marks, of the "
+                        f"{len(ids)} given; cut off: “{shown}”."
+                    )
+        return tuple(notices)
+
+    def _encoder_of(self, tokenizer_name: str) -> str | None:
+        encoder = self.pipeline.components.get(tokenizer_name.replace("tokenizer", "text_encoder"))
+        return None if encoder is None else type(encoder).__name__
+
+    # -- what the pipeline tells while it runs ------------------------------------------------------------------------
+
+    def _on_step(self, step: int, steps: int, latents: torch.Tensor) -> None:
+        self._last_latents = latents
+        if self._observer is not None:
+            self._observer.on_step(step, steps, latents)
+
+    def _enter(self, stage: Stage) -> None:
+        if self._observer is not None:
+            self._observer.enter(stage)
+
+    def _announce(self, name: str, owner: Any, before: Stage, after: Stage | None = None) -> None:
+        """Note the stage whenever `owner.name` is called, on this one object."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
+
+        def announced(*args: Any, **kwargs: Any) -> Any:
+            self._enter(before)
+            result = original(*args, **kwargs)
+            if after is not None:
+                self._enter(after)
+            return result
+
+        setattr(owner, name, announced)

@@ -1,0 +1,313 @@
+"""The heart: pipelines in memory, their graphs, and requests that run as the ledger said they would."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from PIL import Image
+
+from tpu_ui import __version__
+from tpu_ui.compile_cache import CompileCache
+from tpu_ui.device_errors import as_user_error
+from tpu_ui.errors import CompileFailed, DoesNotFit, JobCancelled, TpuUiError, UnexpectedCompile
+from tpu_ui.events import Phase, Progress, ProgressListener
+from tpu_ui.forecast import Forecast, explain, forecast
+from tpu_ui.graphs import GraphKey, Stage, WarmupState
+from tpu_ui.ledger import GraphLedger, StageOutcome
+from tpu_ui.loaded_pipeline import LoadedPipeline, Pictures
+from tpu_ui.loading import dtype_on_device
+from tpu_ui.modes import ExecutionMode, default_mode
+from tpu_ui.passes import PassObserver
+from tpu_ui.placement import choose_placement
+from tpu_ui.report import Report, Timings
+from tpu_ui.request import GenerationRequest
+from tpu_ui.residency import Residency
+from tpu_ui.resolution import ResolvedRequest, resolve
+from tpu_ui.runtime import Runtime
+from tpu_ui.settings import Settings
+from tpu_ui.sources import ModelSource, find_model
+
+log = logging.getLogger(__name__)
+
+# A shape is warm once a whole pass compiled nothing. In fused mode the second pass may still compile.
+_MAX_PROVING_PASSES = 4
+_PROVING_STEPS = 2
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """Pictures and everything that is known of how they came to be. `request` is the request as it ran."""
+
+    images: tuple[Image.Image, ...]
+    request: GenerationRequest
+    report: Report
+
+
+class PipelineManager:
+    """Runs requests on one device. `generate` and `warm_up` belong to the device thread; `foresee` to any thread."""
+
+    def __init__(self, runtime: Runtime, settings: Settings, default_model: str) -> None:
+        self.runtime = runtime
+        self.settings = settings
+        self.default_model = default_model
+        self.cache = CompileCache(settings.compile_cache_dir)
+        self.ledger = GraphLedger(settings.ledger_path, self.cache)
+        self._toolchain = runtime.toolchain()
+        self.ledger.forget_other_versions(tuple(sorted(self._toolchain.items())))
+        self.cache.remove_damaged(self.ledger.expected_files())
+        self._residency = Residency(runtime, settings, on_graphs_dropped=self.ledger.graphs_dropped)
+
+    def close(self) -> None:
+        self._residency.evict_all()
+        self.ledger.close()
+
+    # -- before a request ---------------------------------------------------------------------------------------------
+
+    def resolve(self, request: GenerationRequest) -> tuple[ResolvedRequest, ModelSource]:
+        """Check a request against its model and fill in the defaults. Loads nothing.
+
+        Raises:
+            TpuUiError: what is wrong, in a sentence.
+        """
+        source = find_model(request.model or self.default_model, offline=self.settings.offline)
+        dtype = dtype_on_device(source.card.dtype, self.runtime.kind)
+        resolved = resolve(
+            request,
+            source.card,
+            revision=source.revision,
+            dtype=str(dtype).removeprefix("torch."),
+            device_kind=self.runtime.kind,
+            default_mode=default_mode(self.runtime.kind, self.settings.defer_and_fuse),
+            placement=choose_placement(
+                source.weight_bytes_in(dtype.itemsize), self.runtime.memory().total_bytes, self.runtime.kind
+            ),
+        )
+        return resolved, source
+
+    def foresee(self, request: GenerationRequest) -> tuple[ResolvedRequest, Forecast]:
+        """What the ledger says of a request before it runs.
+
+        Raises:
+            TpuUiError: the request cannot run, and why.
+        """
+        resolved, _ = self.resolve(request)
+        keys = self._keys(resolved)
+        return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps)
+
+    def _keys(self, resolved: ResolvedRequest) -> dict[Stage, GraphKey]:
+        """The graphs of a request; none where its mode compiles nothing on this device."""
+        if not self.runtime.kind.startswith("tpu") and resolved.request.mode is not ExecutionMode.COMPILED:
+            return {}
+        return resolved.graph_keys(self._toolchain)
+
+    # -- a request ----------------------------------------------------------------------------------------------------
+
+    def generate(
+        self, request: GenerationRequest, emit: ProgressListener, cancelled: Callable[[], bool]
+    ) -> GenerationResult:
+        """Make the pictures of a request.
+
+        Raises:
+            TpuUiError: a mistake or a fault, as a sentence.
+            JobCancelled: `cancelled` said so; the pipeline is ready for the next request.
+        """
+        started = time.perf_counter()
+        # 1 resolve, 2 keys
+        resolved, source = self.resolve(request)
+        keys = self._keys(resolved)
+        key_list = list(keys.values())
+        before = forecast(self.ledger, key_list, resolved.request.steps)
+        why = explain(self.ledger, key_list)
+        counted_from = self.runtime.counters()
+        with _PeakMemory(self.runtime) as peak, self.ledger.compiling(key_list):
+            # 3 acquire
+            loaded = self._acquire(resolved, source, emit, cancelled)
+            load_seconds = time.perf_counter() - started
+            try:
+                # 4 run
+                notices = resolved.notices + loaded.truncation_notices(resolved)
+                outcomes, pictures = self._run_as_promised(loaded, resolved, before, emit, cancelled)
+                total_seconds = time.perf_counter() - started
+                # 5 account
+                self._enter_pass(keys, outcomes)
+                self._prove_warm(loaded, resolved, keys, outcomes, emit, cancelled)
+            except (RuntimeError, MemoryError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+                raise self._as_fault(error, resolved, key_list) from error
+        compiles = (self.runtime.counters() - counted_from).compiles
+        was_warm = self._settle_promise(before, compiles, resolved)
+        self._keep_within_budget()
+        emit(Progress(Phase.DONE, elapsed_seconds=total_seconds))
+        ran = resolved.request
+        report = Report(
+            ok=True,
+            seeds=tuple(ran.seeds[i] for i in pictures.indices),
+            model=resolved.card.id,
+            revision=resolved.revision,
+            device=self.runtime.kind,
+            mode=ran.mode.value,
+            placement=ran.placement.value,
+            width=ran.width,
+            height=ran.height,
+            steps=ran.steps,
+            guidance=ran.guidance,
+            state_before=before.state.value,
+            was_warm=was_warm,
+            new_compiles=compiles,
+            why_compiled=_why(why, compiles, before),
+            timings=_timings(load_seconds, total_seconds, outcomes),
+            seconds_per_step=outcomes[Stage.DENOISER].step_seconds if Stage.DENOISER in outcomes else None,
+            peak_memory_bytes=peak.bytes,
+            versions=self._toolchain | {"tpu_ui": __version__},
+            notices=notices + pictures.spoilt,
+        )
+        return GenerationResult(_to_images(pictures), ran, report)
+
+    def _acquire(
+        self, resolved: ResolvedRequest, source: ModelSource, emit: ProgressListener, cancelled: Callable[[], bool]
+    ) -> LoadedPipeline:
+        loaded = self._residency.get(source, resolved, emit, cancelled)
+        emit(Progress(Phase.PLACING, detail=resolved.request.placement.value))
+        if loaded.placement is not resolved.request.placement:
+            loaded.place(resolved.request.placement)
+        loaded.set_mode(resolved.request.mode)
+        return loaded
+
+    def _run_as_promised(
+        self,
+        loaded: LoadedPipeline,
+        resolved: ResolvedRequest,
+        before: Forecast,
+        emit: ProgressListener,
+        cancelled: Callable[[], bool],
+    ) -> tuple[dict[Stage, StageOutcome], Pictures]:
+        """Run a request; one that was called warm runs where Dynamo may trace nothing new."""
+        if before.state is WarmupState.WARM:
+            try:
+                with self.runtime.forbid_recompiles():
+                    return self._one_pass(loaded, resolved, before, emit, cancelled)
+            except UnexpectedCompile:
+                log.warning("A request that was called warm needs a new graph; it runs again and may compile.")
+        return self._one_pass(loaded, resolved, before, emit, cancelled)
+
+    def _one_pass(
+        self,
+        loaded: LoadedPipeline,
+        resolved: ResolvedRequest,
+        before: Forecast | None,
+        emit: ProgressListener,
+        cancelled: Callable[[], bool],
+    ) -> tuple[dict[Stage, StageOutcome], Pictures]:
+        expected = before.compiles_expected if before else None
+        with PassObserver(self.runtime, self.cache, emit, cancelled, expected) as observer:
+            pictures = loaded.run(resolved, observer)
+            return observer.finish(), pictures
+
+    def _enter_pass(self, keys: dict[Stage, GraphKey], outcomes: dict[Stage, StageOutcome]) -> bool:
+        """Write a pass into the ledger; True if it proved its keys warm."""
+        whole = all(outcomes[stage].compiles == 0 for stage in outcomes) and all(stage in outcomes for stage in keys)
+        self.ledger.record_pass({keys[stage]: outcomes[stage] for stage in keys if stage in outcomes}, whole)
+        return whole
+
+    def _prove_warm(
+        self,
+        loaded: LoadedPipeline,
+        resolved: ResolvedRequest,
+        keys: dict[Stage, GraphKey],
+        outcomes: dict[Stage, StageOutcome],
+        emit: ProgressListener,
+        cancelled: Callable[[], bool],
+    ) -> None:
+        """After a pass that compiled, repeat a short one until nothing compiles: only then is the shape warm."""
+        if not keys or all(outcome.compiles == 0 for outcome in outcomes.values()):
+            return
+        short = replace(resolved, request=replace(resolved.request, steps=min(_PROVING_STEPS, resolved.request.steps)))
+        quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING))  # noqa: E731
+        for _ in range(_MAX_PROVING_PASSES):
+            try:
+                outcomes, _ = self._one_pass(loaded, short, None, quiet, cancelled)
+            except JobCancelled:
+                return  # the pictures are made; the shape just stays unproven
+            if self._enter_pass(keys, outcomes):
+                return
+        log.warning("%s still compiles after %d passes; it stays cold.", resolved.card.id, _MAX_PROVING_PASSES + 1)
+
+    def _settle_promise(self, before: Forecast, compiles: int, resolved: ResolvedRequest) -> bool:
+        if before.state is not WarmupState.WARM:
+            return False
+        kept = compiles == 0
+        self.ledger.record_promise(kept)
+        if not kept:
+            log.warning("Broken promise: %s was called warm, but %d graph(s) compiled.", resolved.card.id, compiles)
+        return kept
+
+    def _as_fault(self, error: Exception, resolved: ResolvedRequest, keys: list[GraphKey]) -> TpuUiError:
+        fault = as_user_error(error, resolved)
+        log.error("request failed: %s", fault, exc_info=error)
+        if isinstance(fault, CompileFailed):
+            self.ledger.record_failure(keys, str(fault))
+        if isinstance(fault, DoesNotFit):
+            self._residency.evict_all()
+        return fault
+
+    def _keep_within_budget(self) -> None:
+        self.cache.prune(self.settings.cache_budget_bytes, dict(self.ledger.files_by_last_use()))
+
+    # -- warm-up ------------------------------------------------------------------------------------------------------
+
+    def warm_up(
+        self, request: GenerationRequest, emit: ProgressListener, cancelled: Callable[[], bool]
+    ) -> GenerationResult:
+        """Make a shape warm through the real path of a request, with as few steps as that takes."""
+        short = replace(request, steps=_PROVING_STEPS)
+        return self.generate(short, emit, cancelled)
+
+
+class _PeakMemory:
+    """The most memory in use while inside, sampled: XLA:CPU and TPU have no resettable peak counter in public."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, name="peak-memory", daemon=True)
+        self.bytes = 0
+
+    def __enter__(self) -> "_PeakMemory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.bytes = max(self.bytes, self._runtime.memory().used_bytes)
+
+    def _sample(self) -> None:
+        while not self._stop.wait(0.1):
+            self.bytes = max(self.bytes, self._runtime.memory().used_bytes)
+
+
+def _timings(load_seconds: float, total_seconds: float, outcomes: dict[Stage, StageOutcome]) -> Timings:
+    def run(*stages: Stage) -> float:
+        return sum(outcomes[stage].run_seconds for stage in stages if stage in outcomes)
+
+    return Timings(
+        load=load_seconds,
+        compile=sum(outcome.compile_seconds for outcome in outcomes.values()),
+        encode=run(Stage.TEXT, Stage.LATENTS),
+        denoise=run(Stage.DENOISER),
+        decode=run(Stage.DECODER),
+        total=total_seconds,
+    )
+
+
+def _why(reasons: tuple[str, ...], compiles: int, before: Forecast) -> tuple[str, ...]:
+    if not compiles:
+        return ()
+    if before.state in (WarmupState.WARM, WarmupState.ON_DISK):
+        return (f"broken promise: it was called {before.state.value}",)
+    return reasons
+
+
+def _to_images(pictures: Pictures) -> tuple[Image.Image, ...]:
+    return tuple(Image.fromarray((pixels * 255).round().clip(0, 255).astype("uint8")) for pixels in pictures.pixels)

@@ -1,0 +1,110 @@
+"""Which pipelines are in memory: as many as fit, the least recently used dropped first, by bytes."""
+
+import ctypes
+import gc
+import logging
+import time
+from collections.abc import Callable
+
+import psutil
+
+from tpu_ui.errors import DoesNotFit, JobCancelled
+from tpu_ui.events import Phase, Progress, ProgressListener
+from tpu_ui.loaded_pipeline import LoadedPipeline
+from tpu_ui.loading import dtype_on_device, load_pipeline
+from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.runtime import Runtime
+from tpu_ui.settings import Settings
+from tpu_ui.sources import ModelSource
+
+log = logging.getLogger(__name__)
+
+
+class Residency:
+    """Belongs to the device thread.
+
+    Args:
+        on_graphs_dropped: told when the compiled graphs in memory were dropped together with a pipeline.
+    """
+
+    def __init__(self, runtime: Runtime, settings: Settings, on_graphs_dropped: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._on_graphs_dropped = on_graphs_dropped
+        self._pipelines: dict[tuple[str, str], LoadedPipeline] = {}  # the last used at the end
+        shares_host_memory = runtime.kind in ("cpu", "tpu-emulated")
+        available = psutil.virtual_memory().available
+        on_device = available if shares_host_memory else runtime.memory().total_bytes
+        self.budget_bytes = int(settings.memory_fraction * min(available, on_device))
+
+    @property
+    def loaded_bytes(self) -> int:
+        return sum(pipeline.weight_bytes for pipeline in self._pipelines.values())
+
+    def get(
+        self,
+        source: ModelSource,
+        resolved: ResolvedRequest,
+        emit: ProgressListener,
+        cancelled: Callable[[], bool],
+    ) -> LoadedPipeline:
+        """The pipeline of a model, loaded now if it is not in memory.
+
+        Raises:
+            DoesNotFit: its weights alone are above the budget; nothing was dropped.
+            LoadFailed: see `loading.load_pipeline`; the pipelines that stayed are whole.
+        """
+        identity = (source.card.id, resolved.revision)
+        if identity in self._pipelines:
+            self._pipelines[identity] = self._pipelines.pop(identity)
+            return self._pipelines[identity]
+        dtype = dtype_on_device(source.card.dtype, self._runtime.kind)
+        needed = source.weight_bytes_in(dtype.itemsize)
+        self._make_room(needed, source.card.label)
+        started = time.perf_counter()
+
+        def progress(done: int, total: int, component: str) -> None:
+            if cancelled():
+                raise JobCancelled
+            emit(
+                Progress(
+                    Phase.LOADING,
+                    elapsed_seconds=time.perf_counter() - started,
+                    bytes_done=done,
+                    bytes_total=total,
+                    detail=component,
+                )
+            )
+
+        pipeline = load_pipeline(source.folder, dtype, progress)
+        self._pipelines[identity] = LoadedPipeline(pipeline, self._runtime, dtype)
+        return self._pipelines[identity]
+
+    def _make_room(self, needed_bytes: int, label: str) -> None:
+        if needed_bytes > self.budget_bytes:
+            raise DoesNotFit(
+                f"{label} needs {needed_bytes / 1e9:.1f} GB for its weights, above the {self.budget_bytes / 1e9:.1f} GB "
+                "that may be used here.",
+                "Choose a smaller model, or free memory and start again.",
+            )
+        while self._pipelines and self.loaded_bytes + needed_bytes > self.budget_bytes:
+            self._evict(next(iter(self._pipelines)))
+
+    def evict_all(self) -> None:
+        for identity in list(self._pipelines):
+            self._evict(identity)
+
+    def _evict(self, identity: tuple[str, str]) -> None:
+        log.info("dropping %s from memory", identity[0])
+        self._pipelines.pop(identity).unload()
+        # Executables cannot be dropped one by one. All go; the disk has them, and the ledger says so.
+        self._runtime.drop_graphs()
+        self._on_graphs_dropped()
+        gc.collect()
+        _return_memory_to_system()
+
+
+def _return_memory_to_system() -> None:
+    """glibc keeps freed memory for later; give it back, so that resident memory tells the truth."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)

@@ -1,0 +1,109 @@
+"""From what was asked to what will run: the model's defaults filled in, its limits checked, its graphs named."""
+
+from dataclasses import dataclass, replace
+
+from tpu_ui.catalogue import ModelCard
+from tpu_ui.graphs import GraphKey, Stage
+from tpu_ui.modes import ExecutionMode, check_mode_on_device
+from tpu_ui.pipeline_kinds import GuidanceKind
+from tpu_ui.placement import Placement
+from tpu_ui.request import GenerationRequest
+
+
+@dataclass(frozen=True)
+class ResolvedRequest:
+    """A request with nothing left open.
+
+    Attributes:
+        request: every field set, the seed included; the placement is not AUTO.
+        card: the model.
+        revision: commit, or fingerprint of the folder.
+        dtype: name of the data type it runs in.
+        guidance_on: classifier-free guidance will run.
+        notices: what the user should know, in sentences.
+    """
+
+    request: GenerationRequest
+    card: ModelCard
+    revision: str
+    dtype: str
+    guidance_on: bool
+    notices: tuple[str, ...]
+
+    def graph_keys(self, toolchain: dict[str, str]) -> dict[Stage, GraphKey]:
+        """The key of each stage, in the order in which they run."""
+        request = self.request
+        by_tokens = self.card.denoiser_sees_only_token_count
+        size = {"height": request.height, "width": request.width}
+        no_size = {"height": 0, "width": 0}
+        multiple = self.card.size_rule.multiple
+        tokens = (request.height // multiple) * (request.width // multiple)
+        common = {
+            "model": self.card.id,
+            "revision": self.revision,
+            "tokens": 0,
+            "batch": request.batch,
+            "text_tokens": self.card.text_length,
+            "guidance_on": self.guidance_on,
+            "dtype": self.dtype,
+            "mode": request.mode.value,
+            "placement": request.placement.value,
+            "toolchain": tuple(sorted(toolchain.items())),
+        }
+        return {
+            Stage.TEXT: GraphKey(stage=Stage.TEXT.value, **common, **no_size),
+            Stage.LATENTS: GraphKey(stage=Stage.LATENTS.value, **common, **size),
+            Stage.DENOISER: GraphKey(
+                stage=Stage.DENOISER.value, **(common | {"tokens": tokens} if by_tokens else common), **(no_size if by_tokens else size)
+            ),
+            Stage.DECODER: GraphKey(stage=Stage.DECODER.value, **(common | {"guidance_on": False}), **size),
+        }
+
+
+def resolve(
+    request: GenerationRequest,
+    card: ModelCard,
+    *,
+    revision: str,
+    dtype: str,
+    device_kind: str,
+    default_mode: ExecutionMode,
+    placement: Placement,
+) -> ResolvedRequest:
+    """Fill the model's defaults in and check its limits.
+
+    Args:
+        placement: what AUTO means for this model on this device.
+
+    Raises:
+        InvalidRequest: a size that the model cannot make.
+        ModeNotAllowed: a mode that the device does not have.
+    """
+    notices = list(request.notices)
+    width = request.width or card.default_width
+    height = request.height or card.default_height
+    card.size_rule.check(width, height)
+    mode = request.mode or default_mode
+    check_mode_on_device(mode, device_kind)
+    guidance = card.default_guidance if request.guidance is None else request.guidance
+    if card.guidance_kind is GuidanceKind.NONE and guidance != card.default_guidance:
+        notices.append(f"guidance: ignored, since {card.label} was distilled to run without it.")
+        guidance = card.default_guidance
+    guidance_on = card.guidance_kind is GuidanceKind.CLASSIFIER_FREE and guidance > 1
+    negative_prompt = request.negative_prompt
+    if negative_prompt.strip() and not (card.takes_negative_prompt and guidance_on):
+        why = "at guidance 1 or below" if card.takes_negative_prompt else f"by {card.label}"
+        notices.append(f"negative_prompt: ignored {why}.")
+        negative_prompt = ""
+    filled = replace(
+        request,
+        model=card.id,
+        width=width,
+        height=height,
+        mode=mode,
+        steps=request.steps or card.default_steps,
+        guidance=guidance,
+        negative_prompt=negative_prompt,
+        placement=placement if request.placement is Placement.AUTO else request.placement,
+    ).with_drawn_seed()
+    return ResolvedRequest(filled, card, revision, dtype, guidance_on, tuple(notices))

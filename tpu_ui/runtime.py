@@ -1,0 +1,90 @@
+"""What the manager asks of a device, and the choice of the one that answers."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tpu_ui import environment
+from tpu_ui.modes import ExecutionMode
+from tpu_ui.settings import Settings
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class CompileCounters:
+    """Readings of the device's own counters since the process began; subtract two readings.
+
+    Attributes:
+        compiles: graphs that the compiler made.
+        requested: graphs that were not in memory: compiled, being compiled, or read from disk.
+        compile_seconds: wall time in Dynamo's tracing and in the compiler.
+    """
+
+    compiles: int = 0
+    requested: int = 0
+    compile_seconds: float = 0.0
+
+    def __sub__(self, other: "CompileCounters") -> "CompileCounters":
+        return CompileCounters(
+            self.compiles - other.compiles,
+            self.requested - other.requested,
+            self.compile_seconds - other.compile_seconds,
+        )
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of device memory; on a device that shares the host's memory, of the process and the host."""
+
+    used_bytes: int
+    total_bytes: int
+
+
+class Runtime(Protocol):
+    """One device of this process. All calls but `counters` and `memory` belong to the device thread."""
+
+    kind: str
+    torch_device: "torch.device"
+
+    def set_mode(self, mode: ExecutionMode) -> None: ...
+
+    def compile(self, function: Callable) -> Callable:
+        """`function` under torch.compile with full graphs and static shapes."""
+        ...
+
+    def counters(self) -> CompileCounters: ...
+
+    def forbid_recompiles(self) -> AbstractContextManager[None]:
+        """Inside, Dynamo raises UnexpectedCompile's cause instead of tracing a new graph."""
+        ...
+
+    def synchronize(self) -> None: ...
+
+    def memory(self) -> DeviceMemory: ...
+
+    def drop_graphs(self) -> None:
+        """Forget every compiled graph that is held in memory; those on disk stay."""
+        ...
+
+    def toolchain(self) -> dict[str, str]:
+        """What decides whether a compiled graph can be used again: versions and the chip's kind."""
+        ...
+
+
+def start_runtime(device_kind: str, settings: Settings) -> Runtime:
+    """Import torch for the device and open it. Once in a process.
+
+    Raises:
+        DeviceUnavailable: the device cannot be opened; the sentence says why.
+    """
+    environment.prepare(device_kind, settings)
+    if device_kind.startswith("tpu"):
+        from tpu_ui.tpu_runtime import TpuRuntime
+
+        return TpuRuntime(device_kind)
+    from tpu_ui.torch_runtime import TorchRuntime
+
+    return TorchRuntime(device_kind)

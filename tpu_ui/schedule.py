@@ -1,0 +1,262 @@
+"""The denoising schedule kept on the host, so that no graph depends on the number of steps or on the guidance value.
+
+TorchTPU makes Python numbers and the offsets of views part of a graph's fingerprint. A scheduler on the device indexes its
+schedule and multiplies by numbers drawn from it, so each new step count compiles its arithmetic again; in fused mode, and
+with a UNet, the whole model. Here the scheduler does its arithmetic on the host, on the few megabytes of the latents, and
+hands the device tensors only. The arithmetic is diffusers' own, unchanged, for any of its schedulers.
+"""
+
+import copy
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+# (step done, steps in all, latents on the host)
+StepListener = Callable[[int, int, torch.Tensor], None]
+
+_TENSOR_METHODS = ("add_noise", "scale_noise", "index_for_timestep", "get_velocity")
+
+
+class HostTimesteps(torch.Tensor):
+    """A schedule on the host whose single elements come out as tensors of their own on the device.
+
+    A pipeline loops over the timesteps and feeds each to its model. An element of a device-side schedule is a view with an
+    offset, and each offset is a new graph; these elements have none. All other operations give plain host tensors.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def on(timesteps: torch.Tensor, device: torch.device) -> "HostTimesteps":
+        wrapped = timesteps.detach().cpu().as_subclass(HostTimesteps)
+        wrapped.device_of_elements = device
+        return wrapped
+
+    @property
+    def plain(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        picked = self.plain[index]
+        if isinstance(index, int):
+            return _device_scalar(picked, self.device_of_elements)
+        return HostTimesteps.on(picked, self.device_of_elements)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (_device_scalar(element, self.device_of_elements) for element in self.plain.unbind())
+
+
+def _device_scalar(value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    scalar = value.clone().to(device)
+    scalar.host_value = value  # spares the way back in step()
+    return scalar
+
+
+class HostScheduler:
+    """Mixed into a scheduler's class by `keep_on_host`; see the module's text."""
+
+    def set_timesteps(self, *args: Any, **kwargs: Any) -> None:
+        method = super().set_timesteps
+        arguments = inspect.signature(method).bind(*args, **kwargs)
+        if "device" in inspect.signature(method).parameters:
+            arguments.arguments["device"] = "cpu"
+        self._host_state.start()
+        method(*arguments.args, **arguments.kwargs)
+        self.timesteps = HostTimesteps.on(self.timesteps, self._host_state.device)
+
+    def step(self, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        state = self._host_state
+        host_sample = state.host_copy(sample)
+        result = self._on_host(super().step, _to_host(model_output), _to_host(timestep), host_sample, *args, **kwargs)
+        # Schedulers answer with a tuple or an output class, the next latents first.
+        latents = result[0]
+        on_device = {id(tensor): tensor.to(state.device) for tensor in _tensors_of(result)}
+        state.finish_step(latents, on_device[id(latents)], len(self.timesteps))
+        if isinstance(result, tuple):
+            return tuple(on_device.get(id(value), value) for value in result)
+        return type(result)(**{name: on_device.get(id(value), value) for name, value in result.items()})
+
+    def scale_model_input(self, sample: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        # Every scheduler of diffusers either returns the sample or multiplies it by one number; which one is asked with a
+        # sample of ones, so that the real one need not leave the device.
+        method = super().scale_model_input
+        arguments = [_to_host(value) for value in args]
+        named = {name: _to_host(value) for name, value in kwargs.items()}
+        probe = torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
+        scaled = self._on_host(method, probe, *arguments, **named)
+        if scaled is probe:
+            return sample
+        zero, factor, double = scaled.tolist()
+        if zero == 0.0 and abs(double - 2 * factor) <= 1e-12 * abs(factor):
+            return sample * torch.tensor(factor, dtype=torch.float32).to(sample.device)
+        return self._on_host(method, sample.cpu(), *arguments, **named).to(sample.device)
+
+    def _on_host(self, method: Callable, *args: Any, **kwargs: Any) -> Any:
+        """Call a scheduler's own method with a plain schedule in place."""
+        for_pipeline = self.timesteps
+        self.timesteps = for_pipeline.plain if isinstance(for_pipeline, HostTimesteps) else for_pipeline
+        try:
+            return method(*args, **{name: _to_host(value) for name, value in kwargs.items()})
+        finally:
+            self.timesteps = for_pipeline
+
+
+class _HostState:
+    """What a hosted scheduler remembers between steps: the latents of the last step, on both sides."""
+
+    def __init__(self, device: torch.device, on_step: StepListener) -> None:
+        self.device = device
+        self.on_step = on_step
+        self.start()
+
+    def start(self) -> None:
+        self.steps_done = 0
+        self.host_latents: torch.Tensor | None = None
+        self._device_latents: torch.Tensor | None = None
+
+    def host_copy(self, sample: torch.Tensor) -> torch.Tensor:
+        return self.host_latents if sample is self._device_latents and self.host_latents is not None else sample.cpu()
+
+    def finish_step(self, host_latents: torch.Tensor, device_latents: torch.Tensor, total: int) -> None:
+        self.host_latents, self._device_latents = host_latents, device_latents
+        self.steps_done += 1
+        self.on_step(self.steps_done, total, host_latents)
+
+
+def keep_on_host(scheduler: Any, device: torch.device, on_step: StepListener) -> Any:
+    """A copy of a diffusers scheduler that keeps its schedule and its arithmetic on the host.
+
+    Args:
+        scheduler: any scheduler of diffusers.
+        device: where the pipeline's tensors live.
+        on_step: called after each step, on the device thread; it may raise to end the run.
+
+    Returns:
+        A scheduler of a subclass of `type(scheduler)`, of the same name and configuration.
+    """
+    hosted = copy.copy(scheduler)
+    hosted._host_state = _HostState(device, on_step)
+    hosted.__class__ = _hosted_class(type(scheduler))
+    return hosted
+
+
+@functools.cache
+def _hosted_class(scheduler_class: type) -> type:
+    members: dict[str, Any] = {}
+    # Pipelines read step()'s signature to learn which arguments it takes.
+    for name in ("step", "set_timesteps", "scale_model_input"):
+        if hasattr(scheduler_class, name):
+            members[name] = _with_signature(getattr(HostScheduler, name), getattr(scheduler_class, name))
+    for name in _TENSOR_METHODS:
+        if hasattr(scheduler_class, name):
+            members[name] = _tensor_method(getattr(scheduler_class, name))
+    # As an attribute it is a constant of the class; as a property it follows the schedule, that is, the step count.
+    initial_sigma = getattr(scheduler_class, "init_noise_sigma", None)
+    if isinstance(initial_sigma, property):
+        members["init_noise_sigma"] = property(lambda self: DeviceScalar(self._on_host(initial_sigma.fget, self)))
+    return type(scheduler_class.__name__, (HostScheduler, scheduler_class), members)
+
+
+def _with_signature(method: Callable, original: Callable) -> Callable:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, *args, **kwargs)
+
+    return call
+
+
+def _tensor_method(original: Callable) -> Callable:
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = self._on_host(functools.partial(original, self), *(_to_host(value) for value in args), **kwargs)
+        return result.to(self._host_state.device) if isinstance(result, torch.Tensor) else result
+
+    return call
+
+
+def _to_host(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    host_value = getattr(value, "host_value", None)
+    return value.cpu() if host_value is None else host_value
+
+
+def _tensors_of(result: Any) -> list[torch.Tensor]:
+    values = result if isinstance(result, tuple) else result.values()
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+class DeviceScalar:
+    """A number that meets device tensors as a tensor, so that its value is an input of a graph and not a part of it.
+
+    It compares and computes as a float with numbers. It is no subclass of float on purpose: torch would take a float's
+    value before asking __torch_function__.
+    """
+
+    def __init__(self, value: float) -> None:
+        self.value = float(value)
+        self._on_device: dict[torch.device, torch.Tensor] = {}
+
+    def to(self, device: torch.device) -> torch.Tensor:
+        """A float32 tensor of shape () on `device`."""
+        if device not in self._on_device:
+            self._on_device[device] = torch.tensor(self.value, dtype=torch.float32).to(device)
+        return self._on_device[device]
+
+    @classmethod
+    def __torch_function__(cls, func: Callable, _types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+        if tensors:
+            device = tensors[0].device
+            return func(*(_lifted(v, device) for v in args), **{k: _lifted(v, device) for k, v in kwargs.items()})
+        # torch.full(size, value, device=...) and its like: filled on the host, since the value is part of a fill's graph.
+        device = kwargs.pop("device", None)
+        made = func(*(_lowered(v) for v in args), **{k: _lowered(v) for k, v in kwargs.items()})
+        return made.to(device) if device is not None else made
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __neg__(self) -> float:
+        return -self.value
+
+
+def _lifted(value: Any, device: torch.device) -> Any:
+    return value.to(device) if isinstance(value, DeviceScalar) else value
+
+
+def _lowered(value: Any) -> Any:
+    return value.value if isinstance(value, DeviceScalar) else value
+
+
+def _binary(operation: Callable[[Any, Any], Any], reflected: bool = False) -> Callable[[DeviceScalar, Any], Any]:
+    def compute(self: DeviceScalar, other: Any) -> Any:
+        mine = self.to(other.device) if isinstance(other, torch.Tensor) else self.value
+        other = _lowered(other)
+        return operation(other, mine) if reflected else operation(mine, other)
+
+    return compute
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow"):
+    setattr(DeviceScalar, f"__{_name}__", _binary(getattr(operator, _name)))
+    setattr(DeviceScalar, f"__r{_name}__", _binary(getattr(operator, _name), reflected=True))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(DeviceScalar, f"__{_name}__", _binary(getattr(operator, _name)))

@@ -1,0 +1,89 @@
+"""The only reader of environment variables; what it finds is one frozen record."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpu_ui.errors import InvalidRequest
+
+GIB = 2**30
+
+# Sizes of the compile cache on real chips: an executable of a large transformer takes 50 to 300 MB, so this keeps
+# about a hundred of them.
+DEFAULT_CACHE_BUDGET_BYTES = 20 * GIB
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the process.
+
+    Attributes:
+        cache_dir: everything that is kept between runs: compiled graphs and the ledger.
+        cache_budget_bytes: compiled graphs above this are dropped from disk, least recently used first.
+        memory_fraction: share of the memory that was free at start which loaded pipelines may take.
+        defer_and_fuse: TORCH_TPU_DEFER_AND_FUSE=1 was set: fused eager is the default mode.
+        offline: no request may go to the Hub.
+    """
+
+    cache_dir: Path
+    cache_budget_bytes: int = DEFAULT_CACHE_BUDGET_BYTES
+    memory_fraction: float = 0.8
+    defer_and_fuse: bool = False
+    offline: bool = False
+
+    @property
+    def compile_cache_dir(self) -> Path:
+        return self.cache_dir / "compiled"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.cache_dir / "ledger.sqlite3"
+
+
+def default_cache_dir(environ: Mapping[str, str], home: Path, space_storage: Path = Path("/data")) -> Path:
+    """Where things are kept: TPU_UI_CACHE_DIR, a Space's persistent storage, or the XDG cache folder, in this order."""
+    if chosen := environ.get("TPU_UI_CACHE_DIR"):
+        return Path(chosen).expanduser()
+    if environ.get("SPACE_ID") and space_storage.is_dir() and os.access(space_storage, os.W_OK):
+        return space_storage / "tpu_ui"
+    xdg = environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else home / ".cache") / "tpu_ui"
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings of this process from its environment.
+
+    Raises:
+        InvalidRequest: a variable holds something that is not a size or a number.
+    """
+    environ = os.environ if environ is None else environ
+    return Settings(
+        cache_dir=default_cache_dir(environ, Path.home()).absolute(),
+        cache_budget_bytes=parse_bytes(
+            "TPU_UI_CACHE_BUDGET", environ.get("TPU_UI_CACHE_BUDGET", str(DEFAULT_CACHE_BUDGET_BYTES))
+        ),
+        defer_and_fuse=environ.get("TORCH_TPU_DEFER_AND_FUSE", "").lower() in ("1", "true"),
+        offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
+    )
+
+
+_UNITS = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def parse_bytes(field: str, text: str) -> int:
+    """Read a size such as `20GB`, `512 MiB` or `1000000`.
+
+    Raises:
+        InvalidRequest: `text` is not a size.
+    """
+    stripped = text.strip().lower()
+    number = stripped.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = stripped[len(number) :].strip()
+    try:
+        value = float(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        value = -1.0
+    if not 0 <= value < 2**62:
+        raise InvalidRequest(field, f"{text!r} is not a size in bytes.", "Write for example 20GB, 512MiB or 1000000.")
+    return int(value)

@@ -1,0 +1,90 @@
+"""Where a model's files are: a folder, or the cache of the Hub."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tpu_ui.catalogue import complete_card, find_card
+from tpu_ui.errors import LoadFailed, UnknownModel
+from tpu_ui.model_card import ModelCard
+from tpu_ui.model_folder import ModelFolder, inspect_folder
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model whose files have been found and checked."""
+
+    card: ModelCard
+    folder: ModelFolder
+    revision: str
+
+    def weight_bytes_in(self, bytes_per_parameter: int) -> int:
+        return sum(component.parameters for component in self.folder.components.values()) * bytes_per_parameter
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.folder.weight_bytes
+
+
+def find_model(name: str, *, offline: bool, download: bool = True) -> ModelSource:
+    """Find a model by catalogue name, folder or Hub id, and check its files.
+
+    Args:
+        offline: no request may go to the Hub.
+        download: fetch what is missing; otherwise a model that is not on this machine is an error.
+
+    Raises:
+        UnknownModel, UnusableModel: there is no such model, or its files cannot be used.
+        LoadFailed: the Hub could not be reached or refused.
+    """
+    card = find_card(name)
+    path = card.folder if card.repo_id is None else _snapshot(card, local_only=offline or not download)
+    folder = _inspected(path, _signature(path))
+    revision = None if card.repo_id is None else path.name  # snapshots are folders named by their commit
+    card = complete_card(card, folder, revision)
+    return ModelSource(card, folder, card.revision)
+
+
+def _snapshot(card: ModelCard, local_only: bool) -> Path:
+    import huggingface_hub
+    from huggingface_hub import errors
+
+    patterns = ["*.json", "*.txt", "*.model", "*.jinja", "*/*.safetensors"]
+    try:
+        return Path(
+            huggingface_hub.snapshot_download(
+                card.repo_id, revision=card.revision, allow_patterns=patterns, local_files_only=local_only
+            )
+        )
+    except errors.GatedRepoError as error:
+        raise LoadFailed(
+            f"{card.label}: the Hub gives it only to those who accepted its licence.",
+            f"Accept it at https://huggingface.co/{card.repo_id}, then log in with `hf auth login` or set HF_TOKEN.",
+        ) from error
+    except errors.RepositoryNotFoundError as error:
+        raise UnknownModel(
+            f"model: the Hub has no repository {card.repo_id}, or it is private.",
+            "Check the name; for a private one log in with `hf auth login` or set HF_TOKEN.",
+        ) from error
+    except errors.LocalEntryNotFoundError as error:
+        raise LoadFailed(
+            f"{card.label} is not on this machine" + ("." if local_only else ", and the Hub could not be reached."),
+            "Connect to the network (and unset HF_HUB_OFFLINE), or name a local folder.",
+        ) from error
+    except (errors.HfHubHTTPError, OSError) as error:
+        raise LoadFailed(
+            f"{card.label} could not be downloaded ({type(error).__name__}).", "Try again; what arrived is kept."
+        ) from error
+
+
+def _signature(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, sizes and times of a folder's files: when one changes, the folder is inspected anew."""
+    if not path.is_dir():
+        return ()
+    stats = ((file.as_posix(), file.stat()) for file in sorted(path.rglob("*")) if file.is_file())
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+
+
+@lru_cache(maxsize=16)
+def _inspected(path: Path, _signature: tuple) -> ModelFolder:
+    return inspect_folder(path)

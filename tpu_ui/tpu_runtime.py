@@ -1,0 +1,108 @@
+"""A TPU of this process, real or emulated: the one home of TorchTPU's private calls.
+
+| private call                    | used for                      | the public API that should replace it              |
+|---------------------------------|-------------------------------|----------------------------------------------------|
+| torch.tpu._get_cache_stats      | counting compiles             | counters in torch.tpu.compiler                     |
+| torch.tpu._clear_cache          | dropping executables          | torch.accelerator.empty_cache                      |
+| torch._dynamo.callback          | Dynamo's tracing time         | torch.compiler events                              |
+| torch_tpu._loader._init_device  | emulation (environment.py)    | autoload with a PJRT plugin named by the user      |
+| hardware.get_tpu_device_count   | emulation (emulation.py)      | the plugin's own device count                      |
+"""
+
+import importlib.metadata
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import psutil
+import torch
+
+from tpu_ui import dynamo, environment, hardware
+from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.modes import ExecutionMode
+from tpu_ui.runtime import CompileCounters, DeviceMemory
+
+_EAGER_MODE_NAMES = {
+    ExecutionMode.STRICT_EAGER: "DEFER_NEVER",
+    ExecutionMode.FUSED_EAGER: "DEFER_AND_FUSE",
+    # Outside the compiled modules a pipeline still runs a few operations one by one.
+    ExecutionMode.COMPILED: "DEFER_NEVER",
+}
+_VERSIONED_PACKAGES = ("torch", "torch_tpu", "libtpu", "diffusers", "transformers")
+
+
+class TpuRuntime:
+    """See `runtime.Runtime`. `kind` is "tpu" or "tpu-emulated"."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.torch_device = torch.device("tpu", 0)  # each process sees one chip, always index 0
+        dynamo.allow_many_graphs()
+        self._dropped_compile_seconds = 0.0
+        try:
+            torch.ones(1).to(self.torch_device).cpu()
+        except RuntimeError as error:
+            raise DeviceUnavailable(
+                f"device: {kind} could not be opened ({_first_line(error)}).",
+                "Another process may hold the TPU: end it, or choose --device tpu-emulated or cpu.",
+            ) from error
+        self._clock = dynamo.DynamoClock(self._backend_compile_seconds)
+
+    def set_mode(self, mode: ExecutionMode) -> None:
+        eager_mode = getattr(torch.tpu.EagerMode, _EAGER_MODE_NAMES[mode])
+        if torch.tpu.eager_mode != eager_mode:
+            self.synchronize()  # deferred operations of the old mode must not run in the new one
+            torch.tpu.eager_mode = eager_mode
+
+    def compile(self, function: Callable) -> Callable:
+        return dynamo.compile_full_graph(function, backend="tpu")
+
+    def counters(self) -> CompileCounters:
+        stats = torch.tpu._get_cache_stats()
+        return CompileCounters(
+            compiles=stats.num_compilations,
+            requested=stats.num_cache_reqs - stats.num_cache_hits,
+            compile_seconds=self._backend_compile_seconds(stats) + self._clock.seconds,
+        )
+
+    def _backend_compile_seconds(self, stats: object = None) -> float:
+        """Seconds in XLA's compiler. It has one compile thread, so the sum over the graphs is wall time."""
+        stats = stats or torch.tpu._get_cache_stats()
+        in_memory = sum(entry.compilation_duration.total_seconds() for entry in stats.per_entry_stats)
+        return self._dropped_compile_seconds + in_memory
+
+    def forbid_recompiles(self) -> AbstractContextManager[None]:
+        return dynamo.recompiles_forbidden()
+
+    def synchronize(self) -> None:
+        torch.accelerator.synchronize(self.torch_device)
+
+    def memory(self) -> DeviceMemory:
+        if self.kind == "tpu-emulated":
+            return host_memory()
+        free, total = torch.accelerator.get_memory_info(self.torch_device)
+        return DeviceMemory(total - free, total)
+
+    def drop_graphs(self) -> None:
+        self.synchronize()
+        self._dropped_compile_seconds = self._backend_compile_seconds()
+        torch._dynamo.reset()
+        self._clock.register()
+        torch.tpu._clear_cache()
+        # The copies in shared memory are memory too; what they hold is on disk as well.
+        shutil.rmtree(environment.shared_memory_cache_dir(), ignore_errors=True)
+
+    def toolchain(self) -> dict[str, str]:
+        versions = {name: importlib.metadata.version(name) for name in _VERSIONED_PACKAGES}
+        host = hardware.find_tpus()
+        versions["chip"] = "XLA:CPU" if self.kind == "tpu-emulated" or host is None else host.generation
+        return versions
+
+
+def host_memory() -> DeviceMemory:
+    """Resident bytes of this process, and of the host: device memory where the device is the host."""
+    return DeviceMemory(psutil.Process().memory_info().rss, psutil.virtual_memory().total)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
