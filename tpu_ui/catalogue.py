@@ -168,7 +168,8 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
     known = cards.get(wanted.casefold()) or repositories.get(wanted.casefold())
     if known is not None:
         return known
-    if wanted.startswith((".", "/", "~", os.sep)) or (wanted and os.path.exists(wanted)):
+    looks_like_path = wanted.startswith((".", "/", "~", os.sep)) and "\0" not in wanted
+    if looks_like_path or (wanted and os.path.exists(wanted)):
         return card_from_folder(inspect_folder(os.path.expanduser(wanted)))
     ways = f"Name one of {', '.join(card.id for card in cards.values())}, a folder, or a Hub repository as org/name."
     if _URL.match(wanted):

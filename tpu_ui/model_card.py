@@ -219,10 +219,10 @@ def _on_grid(side: int, rule: SizeRule) -> int:
 
 def _ladder(rule: SizeRule, width: int, height: int) -> ShapeLadder:
     budgets = [width * height] + [width * height // 4] * (min(width, height) >= 1024)
-    ladder = ShapeLadder.for_pixels(rule, *budgets)
-    if (width, height) in ladder:
-        return ladder
-    return ShapeLadder((NamedSize("default", width, height), *ladder.sizes))
+    sizes = ShapeLadder.for_pixels(rule, *budgets).sizes
+    default = [size for size in sizes if (size.width, size.height) == (width, height)]
+    others = [size for size in sizes if size not in default]
+    return ShapeLadder(tuple(default or [NamedSize("default", width, height)]) + tuple(others))
 
 
 def _whole_number(config: Mapping[str, Any], key: str, largest: int) -> int | None:
