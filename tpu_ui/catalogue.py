@@ -153,6 +153,11 @@ CATALOGUE: tuple[ModelCard, ...] = (
 )
 
 
+def default_model_on(device_kind: str) -> str:
+    """The model when a request names none: on a TPU one that is worth it, elsewhere the bundled demo."""
+    return "flux.1-schnell" if device_kind == "tpu" else "demo"
+
+
 def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> ModelCard:
     """The card of a model named by its id, its repository, or a folder.
 

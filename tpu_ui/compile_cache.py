@@ -50,7 +50,9 @@ class CompileCache:
         damaged += [name for name, size in present.items() if size == 0 and name not in damaged]
         if damaged:
             self.remove(damaged)
-            log.warning("%d damaged file(s) were removed from the compile cache; they will be compiled again.", len(damaged))
+            log.warning(
+                "%d damaged file(s) were removed from the compile cache; they will be compiled again.", len(damaged)
+            )
         return damaged
 
     def prune(self, budget_bytes: int, last_use: dict[str, float]) -> tuple[int, int]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 
 import diffusers
 import torch
-from diffusers.models.attention_processor import Attention
 
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.placement import Placement
@@ -41,16 +40,16 @@ def _outermost(blocks: list[torch.nn.Module]) -> list[torch.nn.Module]:
 
 
 def modules_to_compile(pipeline: diffusers.DiffusionPipeline, placement: Placement) -> list[torch.nn.Module]:
-    """What compile mode compiles.
+    """What compile mode compiles: the whole denoiser on one chip; under CPU offload its repeated blocks, since
+    accelerate's hooks cannot be traced.
 
-    On one chip the whole denoiser; under CPU offload its repeated blocks, since accelerate's hooks cannot be traced.
+    Not the VAE and the text encoders: the fused eager mode around the compiled modules makes as few graphs of them (a tiny
+    FLUX.1: 7 with and without the decoder compiled), while TorchTPU 0.2.0 refuses the decoder's group_norm after an
+    attention, and Dynamo the encoders that return hidden states.
     """
     chosen: list[torch.nn.Module] = []
     for module in denoisers(pipeline).values():
         chosen += [module] if placement is Placement.SINGLE else repeated_blocks(module)
-    decoder = getattr(getattr(pipeline, "vae", None), "decoder", None)
-    if isinstance(decoder, torch.nn.Module):
-        chosen.append(decoder)
     return chosen
 
 
@@ -78,12 +77,6 @@ class CallSwitch:
         self._compile_function = compile_function
         self._on_denoiser_call = on_denoiser_call
         self._compiled: dict[torch.nn.Module, Callable] = {}
-        self._hooks = [
-            attention.register_forward_hook(_contiguous_output)
-            for module in self._to_compile
-            for attention in module.modules()
-            if isinstance(attention, Attention)
-        ]
 
     def set(self, mode: ExecutionMode) -> None:
         """From now on the modules run in `mode`; nothing of another mode stays."""
@@ -102,8 +95,6 @@ class CallSwitch:
         for module in {*self._to_compile, *self._denoisers}:
             module._compiled_call_impl = None
         self._compiled.clear()
-        for hook in self._hooks:
-            hook.remove()
 
     def _noting(self, call: Callable) -> Callable:
         def noted(*args: object, **kwargs: object) -> object:
@@ -112,8 +103,3 @@ class CallSwitch:
 
         return noted
 
-
-def _contiguous_output(_module: torch.nn.Module, _inputs: object, output: object) -> object:
-    # TorchTPU 0.2.0 lowers group_norm to a view, which fails on the permuted strides that the VAE's attention returns
-    # ("cannot create a view of shape").
-    return output.contiguous() if isinstance(output, torch.Tensor) and output.dim() == 4 else output

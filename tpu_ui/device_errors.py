@@ -32,7 +32,8 @@ def as_user_error(error: Exception, resolved: "ResolvedRequest") -> TpuUiError:
         return CompileFailed(f"{what}: the compiler refused a graph ({_first_line(error)}).", "Try the mode strict.")
     fault = uuid.uuid4().hex[:8]
     return GenerationFailed(
-        f"{what}: the pipeline failed ({type(error).__name__}, fault {fault}).", "The log has the details under that number."
+        f"{what}: the pipeline failed ({type(error).__name__}, fault {fault}).",
+        "The log has the details under that number.",
     )
 
 

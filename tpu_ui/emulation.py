@@ -11,9 +11,7 @@ import os
 from pathlib import Path
 
 from tpu_ui.errors import DeviceUnavailable
-
-PLUGIN_PACKAGE = "lammps_jax_pjrt_cpu"
-PLUGIN_REQUIREMENT = "lammps-jax-pjrt-cpu==0.11.2"
+from tpu_ui.hardware import EMULATION_PACKAGE, EMULATION_REQUIREMENT
 
 # Layout of PJRT_Api in XLA's pjrt_c_api.h: struct_size, extension_start and the version (3 x 8 bytes), then one
 # pointer a function. PJRT_Client_Create is the eleventh.
@@ -48,11 +46,11 @@ def plugin_path() -> Path:
     Raises:
         DeviceUnavailable: its package is not installed.
     """
-    spec = importlib.util.find_spec(PLUGIN_PACKAGE)
+    spec = importlib.util.find_spec(EMULATION_PACKAGE)
     if spec is None or spec.origin is None:
         raise DeviceUnavailable(
             "device: tpu-emulated needs XLA's CPU plugin, which is not installed.",
-            f'Install it with: pip install "{PLUGIN_REQUIREMENT}"',
+            f'Install it with: pip install "{EMULATION_REQUIREMENT}"',
         )
     return Path(spec.origin).parent / "pjrt_c_api_cpu_plugin.so"
 

@@ -133,7 +133,9 @@ class GraphLedger:
     def compiling(self, keys: Sequence[GraphKey]) -> Iterator[None]:
         """While inside, those of `keys` that are neither warm nor on disk count as compiling."""
         with self._lock:
-            started = {key.digest: time.time() for key in keys if self.state(key) in (WarmupState.COLD, WarmupState.FAILED)}
+            started = {
+                key.digest: time.time() for key in keys if self.state(key) in (WarmupState.COLD, WarmupState.FAILED)
+            }
             self._compiling.update(started)
             self._rewritten.update(started)
         try:
@@ -158,7 +160,9 @@ class GraphLedger:
         database.execute("INSERT OR IGNORE INTO records (digest, key) VALUES (?, ?)", (digest, key.to_json()))
         if digest in self._rewritten:
             self._rewritten.discard(digest)
-            database.execute("UPDATE records SET graphs = 0, compile_seconds = 0, proven = 0 WHERE digest = ?", (digest,))
+            database.execute(
+                "UPDATE records SET graphs = 0, compile_seconds = 0, proven = 0 WHERE digest = ?", (digest,)
+            )
             database.execute("DELETE FROM files WHERE digest = ?", (digest,))
         row = database.execute("SELECT run_samples, step_samples FROM records WHERE digest = ?", (digest,)).fetchone()
         runs, steps = json.loads(row[0]), json.loads(row[1])
@@ -292,7 +296,9 @@ def _open(path: Path) -> sqlite3.Connection:
             raise  # locked, read-only or no room: the file itself may be whole
         aside = path.with_name(f"{path.stem}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}")
         path.rename(aside)
-        log.warning("The warm-up ledger could not be read (%s). It was kept as %s, and a new one begun.", error, aside.name)
+        log.warning(
+            "The warm-up ledger could not be read (%s). It was kept as %s, and a new one begun.", error, aside.name
+        )
         return _connect(path)
 
 

@@ -34,9 +34,7 @@ def dtype_on_device(card_dtype: str, device_kind: str) -> torch.dtype:
     return getattr(torch, card_dtype)
 
 
-def load_pipeline(
-    folder: "ModelFolder", dtype: torch.dtype, on_progress: LoadListener
-) -> diffusers.DiffusionPipeline:
+def load_pipeline(folder: "ModelFolder", dtype: torch.dtype, on_progress: LoadListener) -> diffusers.DiffusionPipeline:
     """Load a pipeline from a folder that `model_folder.inspect_folder` has approved.
 
     Each model is read by its own class, so that progress is real and the order is ours: the largest first, while the rest
@@ -57,7 +55,12 @@ def load_pipeline(
     try:
         pipeline_class = getattr(diffusers, folder.pipeline_class)
         pipeline = pipeline_class.from_pretrained(
-            folder.path, local_files_only=True, use_safetensors=True, dtype=dtype, **_absent(pipeline_class, folder), **models
+            folder.path,
+            local_files_only=True,
+            use_safetensors=True,
+            dtype=dtype,
+            **_absent(pipeline_class, folder),
+            **models,
         )
     except (OSError, ValueError, TypeError, AttributeError, ImportError, KeyError) as error:
         raise LoadFailed(

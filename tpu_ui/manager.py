@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from PIL import Image
 
@@ -21,7 +21,7 @@ from tpu_ui.loading import dtype_on_device
 from tpu_ui.modes import ExecutionMode, default_mode
 from tpu_ui.passes import PassObserver
 from tpu_ui.placement import choose_placement
-from tpu_ui.report import Report, Timings
+from tpu_ui.report import GenerationResult, Report, Timings
 from tpu_ui.request import GenerationRequest
 from tpu_ui.residency import Residency
 from tpu_ui.resolution import ResolvedRequest, resolve
@@ -34,15 +34,6 @@ log = logging.getLogger(__name__)
 # A shape is warm once a whole pass compiled nothing. In fused mode the second pass may still compile.
 _MAX_PROVING_PASSES = 4
 _PROVING_STEPS = 2
-
-
-@dataclass(frozen=True)
-class GenerationResult:
-    """Pictures and everything that is known of how they came to be. `request` is the request as it ran."""
-
-    images: tuple[Image.Image, ...]
-    request: GenerationRequest
-    report: Report
 
 
 class PipelineManager:
@@ -65,13 +56,13 @@ class PipelineManager:
 
     # -- before a request ---------------------------------------------------------------------------------------------
 
-    def resolve(self, request: GenerationRequest) -> tuple[ResolvedRequest, ModelSource]:
-        """Check a request against its model and fill in the defaults. Loads nothing.
+    def resolve(self, request: GenerationRequest, *, download: bool = True) -> tuple[ResolvedRequest, ModelSource]:
+        """Check a request against its model and fill in the defaults. Loads nothing; may fetch missing files.
 
         Raises:
             TpuUiError: what is wrong, in a sentence.
         """
-        source = find_model(request.model or self.default_model, offline=self.settings.offline)
+        source = find_model(request.model or self.default_model, offline=self.settings.offline, download=download)
         dtype = dtype_on_device(source.card.dtype, self.runtime.kind)
         resolved = resolve(
             request,
@@ -92,7 +83,7 @@ class PipelineManager:
         Raises:
             TpuUiError: the request cannot run, and why.
         """
-        resolved, _ = self.resolve(request)
+        resolved, _ = self.resolve(request, download=False)  # asked at each change of a control: no network
         keys = self._keys(resolved)
         return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps)
 

@@ -3,6 +3,10 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from PIL import Image
+
+from tpu_ui.request import GenerationRequest
+
 
 @dataclass(frozen=True)
 class Timings:
@@ -64,6 +68,36 @@ class Report:
     versions: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 
+    @classmethod
+    def of_failure(cls, error: Exception, request: GenerationRequest | None = None) -> "Report":
+        """The report of a request that made no pictures."""
+        if request is None:
+            return cls(ok=False, error=str(error))
+        return cls(
+            ok=False,
+            error=str(error),
+            model=request.model,
+            mode=request.mode and request.mode.value,
+            placement=request.placement.value,
+            width=request.width,
+            height=request.height,
+            steps=request.steps,
+            guidance=request.guidance,
+            notices=request.notices,
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """Pictures and everything that is known of how they came to be.
+
+    `request` is the request as it ran, with nothing left open; `images` are in the order of `report.seeds`.
+    """
+
+    images: tuple[Image.Image, ...]
+    request: GenerationRequest
+    report: Report

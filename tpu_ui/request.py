@@ -59,7 +59,9 @@ class GenerationRequest:
         for name in ("prompt", "negative_prompt"):
             object.__setattr__(self, name, _clean_text(name, getattr(self, name), notices))
         if self.model is not None and (not isinstance(self.model, str) or not self.model.strip()):
-            raise InvalidRequest("model", f"{self.model!r} is not a model's name.", "Give a name, a folder or a Hub id.")
+            raise InvalidRequest(
+                "model", f"{self.model!r} is not a model's name.", "Give a name, a folder or a Hub id."
+            )
         object.__setattr__(self, "mode", None if self.mode is None else parse_mode(self.mode))
         object.__setattr__(self, "placement", parse_placement(self.placement))
         for name in ("width", "height"):

@@ -54,7 +54,9 @@ class ResolvedRequest:
             Stage.TEXT: GraphKey(stage=Stage.TEXT.value, **common, **no_size),
             Stage.LATENTS: GraphKey(stage=Stage.LATENTS.value, **common, **size),
             Stage.DENOISER: GraphKey(
-                stage=Stage.DENOISER.value, **(common | {"tokens": tokens} if by_tokens else common), **(no_size if by_tokens else size)
+                stage=Stage.DENOISER.value,
+                **(common | {"tokens": tokens} if by_tokens else common),
+                **(no_size if by_tokens else size),
             ),
             Stage.DECODER: GraphKey(stage=Stage.DECODER.value, **(common | {"guidance_on": False}), **size),
         }
@@ -97,7 +99,6 @@ def resolve(
         negative_prompt = ""
     filled = replace(
         request,
-        model=card.id,
         width=width,
         height=height,
         mode=mode,

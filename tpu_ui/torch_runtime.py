@@ -22,7 +22,8 @@ class TorchRuntime:
     def __init__(self, kind: str) -> None:
         if kind == "cuda" and not torch.cuda.is_available():
             raise DeviceUnavailable(
-                "device: this machine or this build of torch has no CUDA.", "Choose --device cpu or install a CUDA build."
+                "device: this machine or this build of torch has no CUDA.",
+                "Choose --device cpu or install a CUDA build.",
             )
         self.kind = kind
         self.torch_device = torch.device(kind)

@@ -1,0 +1,38 @@
+"""What all tests share: one emulated TPU for the whole session, its compile cache kept between sessions."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tpu_ui.settings import Settings
+
+TESTS = Path(__file__).parent
+PLAIN = TESTS / "plain"
+TEST_CACHE = Path(os.environ.get("TPU_UI_TEST_CACHE_DIR") or Path.home() / ".cache" / "tpu_ui_tests")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The device's environment must be set before any test module imports torch. Tests of the plain rooms need no torch.
+    wanted = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    if not all(path == PLAIN or PLAIN in path.parents for path in wanted):
+        from tpu_ui import environment
+
+        environment.prepare("tpu-emulated", Settings(cache_dir=TEST_CACHE))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The fast ones first: plain rooms, then those on the emulated device, the browser last."""
+    order = ("plain", "demo", "emulated", "cli", "page")
+    items.sort(key=lambda item: order.index(item.path.relative_to(TESTS).parts[0]))
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one small pipeline of each class, by name."""
+    from tests import tiny_pipelines
+
+    folder = tmp_path_factory.mktemp("models")
+    for name in tiny_pipelines.BUILDERS:
+        tiny_pipelines.save(name, folder)
+    return folder

@@ -1,0 +1,96 @@
+"""Once a shape is warm, nothing that is not in its key compiles anything; and what is in the key is found again."""
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+
+from tpu_ui.errors import UnexpectedCompile
+from tpu_ui.placement import Placement
+
+MODES = ("strict", "fused", "compile")
+MODELS = ("sd3", "flux", "flux-guided", "sdxl")
+
+
+@pytest.mark.parametrize("placement", ["single", "cpu_offload"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("model", MODELS)
+def test_only_the_first_request_of_a_shape_compiles(generate, manager, model, mode, placement):
+    fixed = {"model": model, "mode": mode, "placement": placement}
+    generate(**fixed)
+    before = manager.runtime.counters().compiles
+    for changes in (
+        {"prompt": "two dogs"},
+        {"prompt": "", "seed": 7},
+        {"prompt": "a very long prompt " * 40},
+        {"negative_prompt": "blurry, dark"},
+        {"steps": 8},
+        {"steps": 1},
+        {"steps": 5, "guidance": 5.5},
+        {"guidance": 2.25, "seed": 2**63 - 1},
+    ):
+        report = generate(**fixed, **changes).report
+        assert (report.state_before, report.was_warm, report.new_compiles) == ("warm", True, 0), changes
+    assert manager.runtime.counters().compiles == before
+
+
+requests = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(("sd3", "flux", "sdxl")),
+        "mode": st.sampled_from(MODES),
+        "placement": st.sampled_from(("single", "cpu_offload")),
+        "height": st.sampled_from((64, 96)),
+        "prompt": st.text(max_size=40),
+        "negative_prompt": st.sampled_from(("", "blue")),
+        "seed": st.integers(0, 2**63 - 1),
+        "steps": st.integers(1, 6),
+        "guidance": st.floats(1.5, 9.0),
+    }
+)
+
+
+@hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
+@hypothesis.given(st.lists(requests, min_size=2, max_size=6))
+def test_any_sequence_keeps_its_promises(generate, manager, sequence):
+    broken_before = manager.ledger.promises()["broken"]
+    seen = set()
+    for fields in sequence:
+        shape = tuple(fields[name] for name in ("model", "mode", "placement", "height"))
+        report = generate(**fields).report
+        if shape in seen:
+            assert report.state_before == "warm"
+        if report.state_before in ("warm", "on_disk"):
+            assert report.new_compiles == 0
+        seen.add(shape)
+    assert manager.ledger.promises()["broken"] == broken_before
+
+
+def test_more_shapes_than_dynamo_allows_by_itself(runtime):
+    """Dynamo's own limit is 8 shapes of one function; beyond it a full graph is an error."""
+    module = torch.nn.Linear(4, 4).to(runtime.torch_device)
+    compiled = runtime.compile(module._call_impl)
+    for rows in range(1, 12):
+        assert compiled(torch.ones(rows, 4).to(runtime.torch_device)).shape == (rows, 4)
+    with runtime.forbid_recompiles():
+        compiled(torch.ones(1, 4).to(runtime.torch_device))
+    with pytest.raises(UnexpectedCompile), runtime.forbid_recompiles():
+        compiled(torch.ones(99, 4).to(runtime.torch_device))
+
+
+def test_a_flux_transformer_shares_its_graph_between_orientations(generate, manager):
+    """It sees a number of tokens: after 96x64, 64x96 compiles nothing in the denoiser."""
+    from tpu_ui.graphs import Stage
+    from tpu_ui.request import GenerationRequest
+
+    wide = generate(model="flux", mode="compile", width=96, height=64)
+    tall = GenerationRequest(model=wide.request.model, mode="compile", width=64, height=96)
+    resolved, _ = manager.foresee(tall)
+    keys = resolved.graph_keys(manager.runtime.toolchain())
+    assert manager.ledger.state(keys[Stage.DENOISER]).value == "warm"
+    before = manager.runtime.counters().compiles
+    report = generate(model="flux", mode="compile", width=64, height=96).report
+    denoiser = manager.ledger.record(keys[Stage.DENOISER].digest)
+    assert report.ok
+    assert manager.runtime.counters().compiles - before <= 4, "only the latents and the decoder are new"
+    assert denoiser.key.tokens == 24 * 16
+    assert report.placement == Placement.SINGLE

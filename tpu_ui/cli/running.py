@@ -1,0 +1,72 @@
+"""How a command drives the engine: started when first needed, watched, cancelled with Ctrl+C."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from tpu_ui.cli.progress import ProgressPrinter
+from tpu_ui.engine import engine_starter
+from tpu_ui.errors import TpuUiError
+from tpu_ui.jobs import JobKind, JobQueue, JobState
+from tpu_ui.report import GenerationResult
+from tpu_ui.request import GenerationRequest
+from tpu_ui.settings import read_settings
+
+_OWNER = "command line"
+
+
+def exit_code_of(error: TpuUiError) -> int:
+    """2 for a mistake of the user, 1 for a fault."""
+    return 2 if error.is_users_mistake else 1
+
+
+@contextlib.contextmanager
+def results_on_stdout() -> Iterator[TextIO]:
+    """Keep standard output for results: what libraries print meanwhile goes to standard error."""
+    results = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        yield results
+
+
+class EngineOnDemand:
+    """Use as a context. The device is opened by the first request that passes its checks."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._queue: JobQueue | None = None
+
+    def __enter__(self) -> "EngineOnDemand":
+        # A service manager ends programs with SIGTERM; treat it as Ctrl+C, so that the device is given back.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._queue is not None:
+            self._queue.close()
+
+    def run(self, request: GenerationRequest, kind: JobKind = JobKind.GENERATE) -> GenerationResult:
+        """Run one request and show its progress.
+
+        Raises:
+            TpuUiError: why there are no pictures.
+            KeyboardInterrupt: after the job has been cancelled.
+        """
+        if self._queue is None:
+            self._queue = JobQueue(engine_starter(self._device, read_settings()))
+        job = self._queue.submit(request, _OWNER, kind)
+        try:
+            with ProgressPrinter() as printer:
+                for event in job.events():
+                    printer.show(event)
+        except KeyboardInterrupt:
+            self._queue.cancel(job.id, _OWNER)
+            print("cancelling: a running compile ends first", file=sys.stderr)
+            job.wait()
+            raise
+        if job.state is JobState.CANCELLED:
+            raise KeyboardInterrupt
+        if job.result is None:
+            raise job.error or TpuUiError("The request ended without a result.")
+        return job.result

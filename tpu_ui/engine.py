@@ -1,0 +1,27 @@
+"""The road from a choice of device to a running manager, for every face."""
+
+from collections.abc import Callable
+
+from tpu_ui import hardware
+from tpu_ui.catalogue import default_model_on
+from tpu_ui.jobs import Engine
+from tpu_ui.runtime import start_runtime
+from tpu_ui.settings import Settings
+
+
+def engine_starter(device: str, settings: Settings, default_model: str | None = None) -> Callable[[], Engine]:
+    """Choose the device now, and return what opens it later, on the thread that will own it.
+
+    Raises:
+        DeviceUnavailable: the device is not in this machine, or what it needs is not installed.
+    """
+    choice = hardware.choose_device(device)
+    model = default_model or default_model_on(choice.kind)
+
+    def start() -> Engine:
+        runtime = start_runtime(choice.kind, settings)
+        from tpu_ui.manager import PipelineManager  # imports torch, which the runtime has prepared
+
+        return PipelineManager(runtime, settings, model)
+
+    return start
