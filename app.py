@@ -1,0 +1,32 @@
+"""Start the page: python app.py --help"""
+
+import logging
+import os
+import sys
+
+from tpu_ui.errors import TpuUiError
+from tpu_ui.page.options import parse_options
+from tpu_ui.page.serve import HideSecrets, announce, serve, wait_for_end
+from tpu_ui.settings import read_settings
+
+
+def main() -> int:
+    """Parse, build, launch, wait; 0 after a quiet end, 1 for a fault, 2 for a mistake of the user."""
+    try:
+        options = parse_options()
+        logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
+        passwords = [password for _, password in options.auth]
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(HideSecrets([os.environ.get("HF_TOKEN", ""), *passwords]))
+        with serve(options, read_settings()) as served:
+            print("\n".join(announce(options, served)), flush=True)
+            wait_for_end()
+            print("Closing. A compile that is running ends first.", flush=True)
+        return 0
+    except TpuUiError as error:
+        print(f"tpu_ui: {error}", file=sys.stderr)
+        return 2 if error.is_users_mistake else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

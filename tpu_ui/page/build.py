@@ -1,0 +1,84 @@
+"""The page put together: tabs, endpoints, and how it is launched."""
+
+from typing import Any
+
+import gradio as gr
+
+from tpu_ui import __version__
+from tpu_ui.jobs import JobKind
+from tpu_ui.page import (
+    api,
+    following,
+    generate_handlers,
+    generate_tab,
+    history_tab,
+    labels,
+    png_tab,
+    system_tab,
+    theme,
+    warmup_tab,
+)
+from tpu_ui.page.desk import Desk
+from tpu_ui.page.following import Followed
+from tpu_ui.page.sessions import is_token, new_token
+
+# Where a browser keeps its token. Gradio encrypts it with a key that every page carries, so the key is no secret; it is
+# fixed, since a token must still be readable after a restart.
+_STORAGE = {"storage_key": "tpu_ui.owner", "secret": "tpu_ui"}
+
+
+def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
+    """All tabs and endpoints over one desk."""
+    text = text or labels.translations()
+    with gr.Blocks(title="tpu_ui", analytics_enabled=False, fill_width=True) as page:
+        browser = gr.BrowserState(None, **_STORAGE)
+        followed = gr.State(Followed())
+        timer = gr.Timer(1.0)
+        gr.HTML(
+            f"<h1>tpu_ui</h1><p>{__version__} · pictures on {desk.options.device.kind}</p>",
+            elem_id="masthead", container=False, padding=False,
+        )  # fmt: skip
+        with gr.Tabs(selected="generate") as tabs:
+            with gr.Tab(text("tab_generate"), id="generate"):
+                form = generate_tab.build(desk, text)
+                generate_handlers.wire(desk, form, browser, followed, timer)
+            with gr.Tab(text("tab_warmup"), id="warmup") as tab:
+                warmup_tab.build_and_wire(desk, text, page, tab, browser)
+            with gr.Tab(text("tab_history"), id="history") as tab:
+                history_tab.build_and_wire(desk, text, tab, tabs, browser, form)
+            with gr.Tab(text("tab_png"), id="png"):
+                png_tab.build_and_wire(desk, text, tabs, form)
+            with gr.Tab(text("tab_system"), id="system") as tab:
+                system_tab.build_and_wire(desk, text, tab)
+
+        def greet(owner: Any, request: gr.Request) -> tuple[str, Followed]:
+            """A new browser gets its token; a known one finds its jobs again."""
+            owner = owner if is_token(owner) else new_token()
+            desk.presence.seen(request.session_hash, owner)
+            return owner, following.find_again(desk, owner, JobKind.GENERATE)
+
+        def leave(request: gr.Request) -> None:
+            desk.presence.closed(request.session_hash)
+
+        api.add_endpoints(desk)
+        page.load(greet, browser, [browser, followed], **generate_handlers.QUICK)
+        page.unload(leave)
+    page.queue(default_concurrency_limit=None, max_size=1000, api_open=True)
+    return page
+
+
+def launch_options(text: gr.I18n) -> dict[str, Any]:
+    """The part of `launch` that belongs to the page's looks and safety."""
+    return {
+        "theme": theme.theme(),
+        "css_paths": [theme.CSS_FILE],
+        "head": theme.HEAD,
+        "i18n": text,
+        "allowed_paths": [],
+        "max_file_size": "40mb",
+        "run_history": False,
+        "enable_monitoring": False,
+        "ssr_mode": False,
+        "show_error": False,
+        "footer_links": ["api"],
+    }

@@ -1,0 +1,260 @@
+"""What page and API have in common: requests are read, judged, queued, kept and shown to their owner only."""
+
+import logging
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tpu_ui.catalogue import CATALOGUE, find_card
+from tpu_ui.errors import InvalidRequest, TpuUiError
+from tpu_ui.graphs import Stage
+from tpu_ui.hardware import DeviceChoice
+from tpu_ui.jobs import Job, JobKind, JobQueue, JobState
+from tpu_ui.model_card import ModelCard
+from tpu_ui.modes import ExecutionMode
+from tpu_ui.outputs import OutputFolder
+from tpu_ui.page.sessions import Presence
+from tpu_ui.page.verdict import Judge, Verdict
+from tpu_ui.report import GenerationResult, Report
+from tpu_ui.request import GenerationRequest
+from tpu_ui.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 5.0
+_WARMED_LAST = 3
+
+WARM_OWNER = secrets.token_hex(16)
+"""Owner of the warm-ups that were asked for on the command line: nobody on the page."""
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """How this page was started.
+
+    Attributes:
+        device: the device that is opened.
+        default_model: a name, a folder or a Hub id.
+        served_dir: the folder that Gradio serves to anyone who knows a file's whole path. Only copies lie there.
+        default_mode: None is the device's own default.
+        is_private: only the user of this machine can reach the page. Then a request may name any folder or repository,
+            and the cache may be pruned; otherwise a folder's name would tell whether it exists, and a download fill
+            the disk.
+        tab_grace_seconds: how long the queued jobs of a closed page are kept.
+    """
+
+    device: DeviceChoice
+    default_model: str
+    served_dir: Path
+    default_mode: ExecutionMode | None = None
+    is_private: bool = False
+    tab_grace_seconds: float = 60.0
+
+
+class Keeper:
+    """Saves the pictures of a job before the job is done, on the device thread, and lets the pixels go."""
+
+    def __init__(self, outputs: OutputFolder) -> None:
+        self._outputs = outputs
+
+    def __call__(self, job: Job, result: GenerationResult) -> GenerationResult:
+        if job.kind is JobKind.WARM_UP:
+            return replace(result, images=())
+        paths = self._outputs.save(result, job.owner)
+        return replace(result, images=(), report=replace(result.report, images=tuple(str(path) for path in paths)))
+
+
+class Desk:
+    """The services of one running page. Thread-safe."""
+
+    def __init__(self, queue: JobQueue, outputs: OutputFolder, settings: Settings, options: PageOptions) -> None:
+        self.queue = queue
+        self.outputs = outputs
+        self.settings = settings
+        self.options = options
+        self.judge = Judge(queue, options.device.kind, settings.offline)
+        self.presence = Presence(options.tab_grace_seconds)
+        self.started = time.time()
+        self._default_card = self._card_or_none(options.default_model)
+        self._names = {card.id: card.id for card in CATALOGUE}
+        if self._default_card is not None:
+            self._names[self._default_card.id] = options.default_model
+        self._stop = threading.Event()
+        self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
+        self._sweeper.start()
+
+    def close(self) -> None:
+        self._stop.set()
+        self.queue.close()
+        self.outputs.close()
+
+    # -- models -------------------------------------------------------------------------------------------------------
+
+    @property
+    def default_model_id(self) -> str:
+        return self._default_card.id if self._default_card is not None else self.options.default_model
+
+    def model_choices(self) -> list[tuple[str, str]]:
+        """Labels and ids, the default model first."""
+        cards = {card.id: card.label for card in CATALOGUE}
+        first = {self.default_model_id: self._default_card.label} if self._default_card is not None else {}
+        return [(label, model_id) for model_id, label in (first | cards).items()]
+
+    def model_name(self, model: object) -> str:
+        """The name under which the engine finds a model that a client named.
+
+        Raises:
+            InvalidRequest: the model is not on this page's list, and the page is open to others.
+        """
+        if model is None or model == "":
+            return self.options.default_model
+        if not isinstance(model, str):
+            raise InvalidRequest("model", f"{model!r:.60} is not a model's name.")
+        if model in self._names:
+            return self._names[model]
+        if self.options.is_private:
+            find_card(model)
+            return model
+        raise InvalidRequest(
+            "model", f"{model!r:.60} is not on this server's list.", f"Choose one of {', '.join(self._names)}."
+        )
+
+    def card(self, model: object) -> ModelCard:
+        """The card of a model that a client named.
+
+        Raises:
+            TpuUiError: there is none, or it cannot be used.
+        """
+        return self.judge.card(self.model_name(model))
+
+    @staticmethod
+    def _card_or_none(model: str) -> ModelCard | None:
+        try:
+            return find_card(model)
+        except TpuUiError as error:
+            log.warning("the default model cannot be used: %s", error)
+            return None
+
+    # -- requests -----------------------------------------------------------------------------------------------------
+
+    def read(self, values: Mapping[str, Any]) -> GenerationRequest:
+        """A request from names and values, with the page's own defaults for model and mode.
+
+        Raises:
+            InvalidRequest: a value is wrong.
+        """
+        values = dict(values)
+        values["model"] = self.model_name(values.get("model"))
+        if values.get("mode") is None and self.options.default_mode is not None:
+            values["mode"] = self.options.default_mode
+        return GenerationRequest.from_mapping(values)
+
+    def submit(self, request: GenerationRequest, owner: str, kind: JobKind = JobKind.GENERATE) -> Job:
+        """Check a request as far as it can be checked now, and put it into the queue. The seed is drawn here.
+
+        Raises:
+            TpuUiError: the request cannot run.
+        """
+        self.judge.check(request)
+        return self.queue.submit(request.with_drawn_seed(), owner, kind)
+
+    def verdict(self, request: GenerationRequest) -> Verdict:
+        verdict = self.judge.verdict(request)
+        return replace(verdict, sentence=self.without_paths(verdict.sentence))
+
+    def warm_at_start(self, sizes: tuple[tuple[int, int], ...] | str) -> None:
+        """Put warm-ups of the default model into the queue: these sizes, or "last" for those used last.
+
+        Raises:
+            TpuUiError: a size that the model cannot make.
+        """
+        if sizes == "last":
+            threading.Thread(target=self._warm_last, name="warm-last", daemon=True).start()
+            return
+        for width, height in sizes:
+            self.submit(self.read({"width": width, "height": height}), WARM_OWNER, JobKind.WARM_UP)
+
+    def _warm_last(self) -> None:
+        """The ledger tells the last sizes, once the device is open."""
+        while self.judge.engine is None:
+            if self.queue.engine_error is not None or self._stop.wait(0.5):
+                return
+        sizes = dict.fromkeys(
+            (record.key.width, record.key.height)
+            for record in self.judge.engine.ledger.records()
+            if record.key.model == self.default_model_id and record.key.stage == Stage.LATENTS
+        )
+        for width, height in list(sizes)[:_WARMED_LAST]:
+            try:
+                self.submit(self.read({"width": width, "height": height}), WARM_OWNER, JobKind.WARM_UP)
+            except TpuUiError as error:
+                log.warning("%d×%d is not warmed up: %s", width, height, error)
+
+    # -- jobs ---------------------------------------------------------------------------------------------------------
+
+    def job(self, job_id: object, owner: str) -> Job:
+        """A job of this owner.
+
+        Raises:
+            InvalidRequest: there is none; the answer is the same for another's job.
+        """
+        for job in self.queue.jobs_of(owner):
+            if job.id == job_id:
+                return job
+        raise InvalidRequest("job", "there is no such job, or it ended long ago.", "Generate again.")
+
+    def wait_seconds(self, job: Job) -> float | None:
+        """Seconds until a queued job starts, compiles included; None if one of those before it is not known."""
+        total = 0.0
+        for ahead in self.queue.ahead_of(job):
+            seconds = self.judge.seconds(ahead.request)
+            if seconds is None:
+                return None
+            ran = time.time() - ahead.started if ahead.started is not None else 0.0
+            total += max(0.0, seconds - ran)
+        return total
+
+    def picture(self, path: str | Path) -> Path:
+        """A copy of a kept picture, in the folder that Gradio serves, under a name that cannot be guessed."""
+        folder = self.options.served_dir / secrets.token_hex(16)
+        folder.mkdir(parents=True)
+        copy = folder / Path(path).name
+        try:
+            os.link(path, copy)  # free on the same disk
+        except OSError:
+            shutil.copyfile(path, copy)
+        return copy
+
+    def report_of(self, job: Job) -> Report:
+        """The report of a job that has ended, with names in the place of paths."""
+        if job.result is None:
+            failed = Report.of_failure(job.error or TpuUiError("The job was cancelled."), job.request)
+            return replace(failed, error=self.without_paths(failed.error or ""), model=self._public_model(job.request))
+        report = job.result.report
+        return replace(report, images=tuple(Path(path).name for path in report.images))
+
+    def _public_model(self, request: GenerationRequest) -> str | None:
+        ids = {name: model_id for model_id, name in self._names.items()}
+        return ids.get(request.model or "", request.model and Path(request.model).name)
+
+    def without_paths(self, sentence: str) -> str:
+        """A sentence for clients: folders of this machine are named by their last part only."""
+        private = {self.options.default_model, str(self.settings.cache_dir), str(self.outputs.root), str(Path.home())}
+        for path in sorted((p for p in private if p.startswith(("/", "~", "."))), key=len, reverse=True):
+            sentence = sentence.replace(path, "~" if path == str(Path.home()) else Path(path).name)
+        return sentence
+
+    def _sweep(self) -> None:
+        """Drop the queued jobs of those who closed their page; a running one ends and is kept."""
+        while not self._stop.wait(_SWEEP_SECONDS):
+            for owner in self.presence.gone():
+                for job in self.queue.jobs_of(owner):
+                    if job.state is JobState.QUEUED and job.kind is JobKind.GENERATE:
+                        log.info("job %s was dropped: its page was closed", job.id)
+                        self.queue.cancel(job.id, owner)

@@ -1,0 +1,134 @@
+"""What one open page shows of its jobs. Pure reading: called a few times a second for each page."""
+
+import time
+from dataclasses import dataclass, replace
+
+from tpu_ui import wording
+from tpu_ui.events import Phase
+from tpu_ui.jobs import Job, JobKind, JobState
+from tpu_ui.page import render
+from tpu_ui.page.desk import Desk
+
+_IDLE_SECONDS = 3.0
+_BUSY_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What an open page knows between two calls.
+
+    Attributes:
+        jobs: ids of the jobs that were started here, or were found running when the page was opened.
+        panel: the status panel as it was drawn last.
+        shown: id of the job whose pictures are shown.
+        phase, phase_since: where the running job is, and since when, so that time goes on between its events.
+        stamp: changes when a verdict may have changed.
+    """
+
+    jobs: tuple[str, ...] = ()
+    panel: str = ""
+    shown: str | None = None
+    phase: str = ""
+    phase_since: float = 0.0
+    stamp: str = ""
+
+    def with_job(self, job: Job) -> "Followed":
+        return replace(self, jobs=(*self.jobs[-49:], job.id))
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a page should show now."""
+
+    followed: Followed
+    panel: str
+    can_cancel: bool
+    finished: Job | None
+    poll_seconds: float
+
+
+def find_again(desk: Desk, owner: str, kind: JobKind) -> Followed:
+    """What a page that was opened anew follows: the owner's unfinished jobs, and the last one that made pictures."""
+    jobs = [job for job in desk.queue.jobs_of(owner) if job.kind is kind]
+    last = [job for job in jobs if job.state is JobState.DONE][-1:]
+    return Followed(jobs=tuple(job.id for job in [*last, *(job for job in jobs if not job.state.is_final)]))
+
+
+def active_job(desk: Desk, owner: str, followed: Followed) -> Job | None:
+    """The job that runs, or else is next."""
+    open_jobs = [job for job in _jobs(desk, owner, followed) if not job.state.is_final]
+    return min(open_jobs, key=lambda job: (job.state is not JobState.RUNNING, desk.queue.position(job)), default=None)
+
+
+def look(desk: Desk, owner: str, followed: Followed) -> Sight:
+    """Look at the jobs of a page."""
+    jobs = _jobs(desk, owner, followed)
+    ended = [job for job in jobs if job.state.is_final]
+    active = active_job(desk, owner, followed)
+    done = [job for job in ended if job.state is JobState.DONE]
+    followed = replace(followed, stamp=f"{_engine_state(desk)}/{len(ended)}/{active is None}")
+    if active is not None:
+        followed, panel = _active_panel(desk, followed, active, len([j for j in jobs if not j.state.is_final]) - 1)
+    elif ended:
+        panel = _ended_panel(desk, max(ended, key=lambda job: job.finished or 0.0))
+    else:
+        panel = _idle_panel(desk)
+    waits = desk.judge.engine is None and desk.queue.engine_error is None
+    return Sight(
+        followed=followed,
+        panel=panel,
+        can_cancel=active is not None and not active.cancel_requested,
+        finished=max(done, key=lambda job: job.finished or 0.0, default=None),
+        poll_seconds=_BUSY_SECONDS if active is not None else 1.0 if waits else _IDLE_SECONDS,
+    )
+
+
+def _jobs(desk: Desk, owner: str, followed: Followed) -> list[Job]:
+    return [job for job in desk.queue.jobs_of(owner) if job.id in followed.jobs]
+
+
+def _engine_state(desk: Desk) -> str:
+    if desk.queue.engine_error is not None:
+        return "failed"
+    return "ready" if desk.judge.engine is not None else "starting"
+
+
+def _idle_panel(desk: Desk) -> str:
+    error = desk.queue.engine_error
+    if error is not None:
+        return render.ended("failed", "The device could not be started", desk.without_paths(str(error)))
+    if desk.judge.engine is None:
+        line = wording.starting(desk.options.device.kind, time.time() - desk.started)
+        return render.running("Starting the device", line, None)
+    return render.idle(f"{desk.options.device.kind} is ready")
+
+
+def _active_panel(desk: Desk, followed: Followed, job: Job, others: int) -> tuple[Followed, str]:
+    also = f"{wording.counted(others, 'more job')} of yours in the queue" if others > 0 else ""
+    if job.state is JobState.QUEUED:
+        title = wording.phase(Phase.QUEUED)
+        line = wording.waiting_line(desk.queue.position(job), desk.wait_seconds(job))
+        return followed, render.running(title, line, None, also)
+    event = job.last_event
+    if event is None or event.phase is Phase.QUEUED:
+        if desk.judge.engine is None:
+            return followed, render.running("Starting the device", "The job runs as soon as it is ready.", None, also)
+        return followed, render.running("Starting", "", None, also)
+    if (job.id + event.phase) != followed.phase:
+        since = time.time() - event.elapsed_seconds
+        followed = replace(followed, phase=job.id + event.phase, phase_since=since)
+    note = wording.cancelling(event.phase is Phase.COMPILING) if job.cancel_requested else also
+    return followed, render.progress(event, time.time() - followed.phase_since, note)
+
+
+def _ended_panel(desk: Desk, job: Job) -> str:
+    report = desk.report_of(job)
+    match job.state:
+        case JobState.CANCELLED:
+            return render.ended("cancelled", "Cancelled", "Nothing was saved.")
+        case JobState.FAILED:
+            return render.ended("failed", "Failed", report.error or "")
+    if job.kind is JobKind.WARM_UP:
+        graphs = wording.counted(report.new_compiles, "graph")
+        return render.ended("done", "Warm", f"{graphs} compiled in {wording.duration(report.timings.total)}.")
+    return render.ended("done", "Done", wording.outcome(report))

@@ -1,0 +1,78 @@
+"""The form of the Generate tab as a request's names and values, and back."""
+
+from typing import Any
+
+from tpu_ui.errors import InvalidRequest
+from tpu_ui.model_card import ModelCard
+from tpu_ui.request import MAX_SEED, GenerationRequest
+
+FIELDS = (
+    "prompt", "negative_prompt", "model", "mode", "placement",
+    "width", "height", "steps", "guidance", "seed", "batch",
+)  # fmt: skip
+"""The order in which the form's controls are given to handlers."""
+
+_WHOLE_NUMBERS = ("width", "height", "steps", "batch")
+
+
+def values(*controls: Any) -> dict[str, Any]:
+    """Names and values from the form's controls, in the order of FIELDS. An empty control is the default.
+
+    Raises:
+        InvalidRequest: the seed is not a number. The rest is checked by the request itself.
+    """
+    form = dict(zip(FIELDS, controls, strict=True))
+    for name in _WHOLE_NUMBERS:
+        form[name] = whole(form[name])
+    form["seed"] = seed(form["seed"])
+    form["prompt"] = form["prompt"] or ""
+    form["negative_prompt"] = form["negative_prompt"] or ""
+    return {name: value for name, value in form.items() if (value is not None and value != "") or "prompt" in name}
+
+
+def seed(text: object) -> int | None:
+    """A seed from its text field; text, because a browser rounds numbers above 2^53.
+
+    Raises:
+        InvalidRequest: the text is not a whole number.
+    """
+    stripped = str(text).strip() if text is not None else ""
+    if not stripped:
+        return None
+    try:
+        return int(stripped, 10)
+    except ValueError:
+        raise InvalidRequest(
+            "seed",
+            f"{stripped!r:.40} is not a whole number.",
+            f"Give 0 to {MAX_SEED}, or leave it empty for a random one.",
+        ) from None
+
+
+def whole(value: object) -> object:
+    """A browser's number field gives 4.0 for 4; 4.5 stays what it is and is refused by the request."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def from_request(request: GenerationRequest, model_id: str) -> dict[str, Any]:
+    """Values for the form's controls from a request."""
+    restored = {name: getattr(request, name) for name in FIELDS}
+    restored["model"] = model_id
+    restored["mode"] = request.mode.value if request.mode is not None else None
+    restored["placement"] = request.placement.value
+    restored["seed"] = "" if request.seed is None else str(request.seed)
+    return restored
+
+
+def size_value(width: int, height: int) -> str:
+    return f"{width}x{height}"
+
+
+def size_choices(card: ModelCard, states: dict[tuple[int, int], str], marks: dict[str, str]) -> list[tuple[str, str]]:
+    """Labels and values of the named sizes, each with its warm-up state where that is known."""
+    choices = []
+    for size in card.ladder:
+        state = states.get((size.width, size.height))
+        told = f"\n{marks[state]}" if state is not None else "\n "
+        choices.append((f"{size.aspect} · {size.width}×{size.height}{told}", size_value(size.width, size.height)))
+    return choices

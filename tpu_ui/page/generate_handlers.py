@@ -1,0 +1,207 @@
+"""What the Generate tab does. Every handler checks the caller's token itself: private endpoints answer posts too."""
+
+import dataclasses
+import logging
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from tpu_ui import wording
+from tpu_ui.errors import TpuUiError
+from tpu_ui.graphs import WarmupState
+from tpu_ui.jobs import Job, JobKind
+from tpu_ui.page import following, form, render
+from tpu_ui.page.desk import Desk
+from tpu_ui.page.following import Followed
+from tpu_ui.page.generate_tab import GenerateTab
+from tpu_ui.page.sessions import is_token
+from tpu_ui.page.verdict import Verdict
+from tpu_ui.request import GenerationRequest
+from tpu_ui.shapes import parse_size
+
+log = logging.getLogger(__name__)
+
+STATE_LABELS = {state.value: f"{render.mark(state.value)} {wording.short_state(state)}" for state in WarmupState}
+_NO_NEAREST = "–"
+
+# These answer at once, and a page asks them often: they go past Gradio's own queue.
+QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+
+
+def as_toast(error: TpuUiError, desk: Desk) -> gr.Error:
+    """An error for the page. The message of a toast is HTML."""
+    return gr.Error(escape(desk.without_paths(str(error))), print_exception=False, title="")
+
+
+def wire(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.State, timer: gr.Timer) -> None:
+    """Connect the controls."""
+    # A hidden control whose change makes the page ask for the verdict anew.
+    stamp = gr.Textbox("", visible="hidden", elem_id="stamp", label="stamp")
+
+    def show(sight: following.Sight, before: Followed) -> dict:
+        """The parts of the page that have changed."""
+        now = sight.followed
+        changes: dict[Any, Any] = {
+            tab.cancel: gr.Button(interactive=sight.can_cancel),
+            timer: gr.Timer(sight.poll_seconds),
+        }
+        if sight.panel != before.panel:
+            changes[tab.panel] = sight.panel
+            now = dataclasses.replace(now, panel=sight.panel)
+        if sight.finished is not None and sight.finished.id != before.shown:
+            now = dataclasses.replace(now, shown=sight.finished.id)
+            changes |= _pictures(desk, tab, sight.finished)
+        if now.stamp != before.stamp:
+            changes[stamp] = now.stamp
+        changes[followed] = now
+        return changes
+
+    def tick(owner: Any, before: Followed, request: gr.Request) -> dict:
+        if not is_token(owner):
+            return {followed: before}
+        desk.presence.seen(request.session_hash, owner)
+        return show(following.look(desk, owner, before), before)
+
+    def click(owner: Any, before: Followed, request: gr.Request, *controls: Any) -> dict:
+        if not is_token(owner):
+            raise gr.Error("This page has no session yet. Reload it.", print_exception=False)
+        desk.presence.seen(request.session_hash, owner)
+        try:
+            job = desk.submit(desk.read(form.values(*controls)), owner)
+        except TpuUiError as error:
+            raise as_toast(error, desk) from error
+        after = before.with_job(job)
+        return show(following.look(desk, owner, after), after)
+
+    def press_cancel(owner: Any, before: Followed) -> dict:
+        job = following.active_job(desk, owner, before) if is_token(owner) else None
+        if job is None:
+            return {followed: before}
+        desk.queue.cancel(job.id, owner)
+        return show(following.look(desk, owner, before), before)
+
+    live = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings, timer, followed, stamp]
+    timer.tick(tick, [browser, followed], live, **QUICK)
+    tab.generate.click(click, [browser, followed, *tab.request], live, **QUICK)
+    tab.cancel.click(press_cancel, [browser, followed], live, **QUICK)
+    _wire_verdict(desk, tab, stamp)
+    _wire_controls(desk, tab, browser, followed)
+
+
+def _pictures(desk: Desk, tab: GenerateTab, job: Job) -> dict:
+    report = job.result.report
+    seeds = report.seeds
+    pictures = [(str(desk.picture(path)), f"seed {seed}") for path, seed in zip(report.images, seeds, strict=False)]
+    return {
+        tab.gallery: gr.Gallery(pictures, selected_index=0 if pictures else None),
+        tab.report: render.report(desk.report_of(job)),
+        tab.reuse_seed: gr.Button(interactive=True),
+        tab.use_settings: gr.Button(interactive=True),
+    }
+
+
+# -- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def _wire_verdict(desk: Desk, tab: GenerateTab, stamp: gr.Textbox) -> None:
+    outputs = [tab.verdict, tab.nearest, tab.sizes]
+
+    def judge(*controls: Any) -> dict:
+        try:
+            values = form.values(*controls)
+            request = desk.read(values)
+        except TpuUiError as error:
+            refused = Verdict("refused", desk.without_paths(str(error)))
+            return {tab.verdict: render.verdict(refused), tab.nearest: gr.Button(_NO_NEAREST, interactive=False)}
+        word = desk.verdict(request)
+        nearest = word.nearest_warm
+        label = f"Use {nearest.replace('x', '×')}, the nearest warm size" if nearest else _NO_NEAREST
+        return {
+            tab.verdict: render.verdict(word),
+            tab.nearest: gr.Button(label, interactive=nearest is not None),
+            tab.sizes: _sizes(desk, request),
+        }
+
+    triggers = [control.change for control in tab.request if control not in (tab.prompt, tab.negative_prompt)]
+    gr.on([*triggers, stamp.change, tab.prompt.blur], judge, tab.request, outputs, trigger_mode="always_last", **QUICK)
+
+
+def _sizes(desk: Desk, request: GenerationRequest) -> gr.Radio:
+    try:
+        card = desk.judge.card(request.model)
+    except TpuUiError:
+        return gr.Radio(choices=[], value=None)
+    states = desk.judge.size_states(request, card)
+    size = (request.width or card.default_width, request.height or card.default_height)
+    value = form.size_value(*size) if size in card.ladder else None
+    return gr.Radio(choices=form.size_choices(card, states, STATE_LABELS), value=value)
+
+
+# -- the other controls -----------------------------------------------------------------------------------------------
+
+
+def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.State) -> None:
+    def choose_model(model: Any) -> dict:
+        """Each model brings its own defaults."""
+        try:
+            card = desk.card(model)
+        except TpuUiError as error:
+            raise as_toast(error, desk) from error
+        return {
+            tab.width: card.default_width,
+            tab.height: card.default_height,
+            tab.steps: card.default_steps,
+            tab.guidance: card.default_guidance,
+            tab.negative_prompt: gr.Textbox(interactive=card.takes_negative_prompt),
+        }
+
+    def choose_size(label: Any) -> tuple[int, int]:
+        try:
+            return parse_size(label)
+        except TpuUiError as error:
+            raise as_toast(error, desk) from error
+
+    def restore(owner: Any, now: Followed, what: tuple[str, ...]) -> dict:
+        job = _shown_job(desk, owner, now)
+        if job is None or job.result is None:
+            return {tab.seed: gr.skip()}
+        restored = form.from_request(job.result.request, job.result.report.model or "")
+        return {getattr(tab, name): restored[name] for name in what}
+
+    tab.model.input(
+        choose_model, tab.model, [tab.width, tab.height, tab.steps, tab.guidance, tab.negative_prompt], **QUICK
+    )
+    tab.sizes.input(choose_size, tab.sizes, [tab.width, tab.height], **QUICK)
+    tab.swap.click(lambda width, height: (height, width), [tab.width, tab.height], [tab.width, tab.height], **QUICK)
+    tab.random_seed.click(lambda: "", None, tab.seed, **QUICK)
+    tab.nearest.click(
+        None, tab.nearest, [tab.width, tab.height],
+        js="(label) => /(\\d+)×(\\d+)/.exec(label).slice(1).map(Number)",
+        **QUICK,
+    )  # fmt: skip
+    tab.use_settings.click(
+        lambda owner, now: restore(owner, now, form.FIELDS), [browser, followed], tab.request, **QUICK
+    )
+    selected = gr.State(0)
+
+    def reuse_seed(owner: Any, now: Followed, index: int) -> Any:
+        job = _shown_job(desk, owner, now)
+        if job is None or job.result is None:
+            return gr.skip()
+        seeds = job.result.report.seeds
+        return str(seeds[index] if isinstance(index, int) and index < len(seeds) else seeds[0])
+
+    def select(event: gr.SelectData) -> int:
+        return event.index
+
+    tab.gallery.select(select, None, selected, **QUICK)
+    tab.reuse_seed.click(reuse_seed, [browser, followed, selected], tab.seed, **QUICK)
+
+
+def _shown_job(desk: Desk, owner: Any, now: Followed) -> Job | None:
+    if not is_token(owner):
+        return None
+    return next(
+        (job for job in desk.queue.jobs_of(owner) if job.id == now.shown and job.kind is JobKind.GENERATE), None
+    )

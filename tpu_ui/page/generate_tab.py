@@ -1,0 +1,145 @@
+"""The Generate tab: its controls, and what they are wired to."""
+
+from dataclasses import dataclass, fields
+
+import gradio as gr
+
+from tpu_ui.errors import ModeNotAllowed, TpuUiError
+from tpu_ui.modes import ExecutionMode, check_mode_on_device, default_mode
+from tpu_ui.page import form, render
+from tpu_ui.page.desk import Desk
+from tpu_ui.placement import Placement
+
+_PLACEMENT_WORDS = {
+    Placement.AUTO: "Auto",
+    Placement.SINGLE: "One chip",
+    Placement.CPU_OFFLOAD: "CPU offload",
+}
+
+
+@dataclass(frozen=True)
+class GenerateTab:
+    """The controls, by the names of a request's fields where they are one's."""
+
+    prompt: gr.Textbox
+    negative_prompt: gr.Textbox
+    model: gr.Dropdown
+    mode: gr.Dropdown
+    placement: gr.Dropdown
+    width: gr.Number
+    height: gr.Number
+    steps: gr.Number
+    guidance: gr.Number
+    seed: gr.Textbox
+    batch: gr.Number
+    sizes: gr.Radio
+    swap: gr.Button
+    random_seed: gr.Button
+    generate: gr.Button
+    cancel: gr.Button
+    nearest: gr.Button
+    verdict: gr.HTML
+    panel: gr.HTML
+    gallery: gr.Gallery
+    reuse_seed: gr.Button
+    use_settings: gr.Button
+    report: gr.HTML
+
+    @property
+    def request(self) -> list[gr.components.Component]:
+        """The controls of a request, in the order of form.FIELDS."""
+        return [getattr(self, name) for name in form.FIELDS]
+
+
+def offered_modes(device_kind: str) -> list[ExecutionMode]:
+    """The modes that exist on the device."""
+
+    def exists(mode: ExecutionMode) -> bool:
+        try:
+            check_mode_on_device(mode, device_kind)
+        except ModeNotAllowed:
+            return False
+        return True
+
+    return [mode for mode in ExecutionMode if exists(mode)]
+
+
+def build(desk: Desk, text: gr.I18n) -> GenerateTab:
+    """Lay the tab out, with the defaults of the page's model."""
+    kind = desk.options.device.kind
+    try:
+        card = desk.card(None)
+        defaults = {
+            "width": card.default_width, "height": card.default_height,
+            "steps": card.default_steps, "guidance": card.default_guidance,
+        }  # fmt: skip
+        choices = form.size_choices(card, {}, {})
+        takes_negative = card.takes_negative_prompt
+    except TpuUiError:
+        defaults, choices, takes_negative = {}, [], True
+    mode = desk.options.default_mode or default_mode(kind, desk.settings.defer_and_fuse)
+    with gr.Row(elem_id="workbench"):
+        with gr.Column(elem_id="ask"):
+            prompt = gr.Textbox(
+                label=text("prompt"), placeholder=text("prompt_hint"), lines=3, max_lines=8, elem_id="prompt"
+            )
+            negative = gr.Textbox(
+                label=text("negative"), placeholder=text("negative_hint"), lines=1, max_lines=4,
+                interactive=takes_negative, elem_id="negative",
+            )  # fmt: skip
+            with gr.Row(elem_id="act"):
+                generate = gr.Button(text("generate"), variant="primary", elem_id="generate", min_width=120)
+                cancel = gr.Button(
+                    text("cancel"), variant="secondary", interactive=False, elem_id="cancel", min_width=90
+                )
+            verdict = gr.HTML(elem_id="verdict", container=False, padding=False)
+            nearest = gr.Button("–", size="sm", elem_id="nearest", interactive=False, elem_classes="quiet")
+        with gr.Column(elem_id="settings"):
+            model = gr.Dropdown(
+                desk.model_choices(), value=desk.default_model_id, label=text("model"), elem_id="model",
+                allow_custom_value=desk.options.is_private, filterable=desk.options.is_private,
+            )  # fmt: skip
+            with gr.Row():
+                mode_box = gr.Dropdown(
+                    [(each.label, each.value) for each in offered_modes(kind)], value=mode.value, label=text("mode"),
+                    filterable=False, min_width=140, elem_id="mode",
+                )  # fmt: skip
+                placement = gr.Dropdown(
+                    [(words, each.value) for each, words in _PLACEMENT_WORDS.items()], value=Placement.AUTO.value,
+                    label=text("placement"), filterable=False, min_width=140, elem_id="placement",
+                )  # fmt: skip
+            size_value = form.size_value(defaults["width"], defaults["height"]) if defaults else None
+            sizes = gr.Radio(choices, value=size_value, label=text("sizes"), elem_id="sizes")
+            with gr.Row(elem_id="size-row"):
+                width = gr.Number(defaults.get("width"), label=text("width"), min_width=80, elem_id="width")
+                swap = gr.Button("⇄", elem_id="swap", min_width=44, scale=0, elem_classes="icon")
+                height = gr.Number(defaults.get("height"), label=text("height"), min_width=80, elem_id="height")
+            with gr.Row(elem_id="numbers"):
+                steps = gr.Number(defaults.get("steps"), label=text("steps"), min_width=80, elem_id="steps")
+                guidance = gr.Number(
+                    defaults.get("guidance"), label=text("guidance"), step=0.5, min_width=80, elem_id="guidance"
+                )
+                batch = gr.Number(1, label=text("batch"), min_width=80, elem_id="batch")
+            with gr.Row(elem_id="seed-row"):
+                seed = gr.Textbox(label=text("seed"), placeholder=text("seed_hint"), max_lines=1, elem_id="seed")
+                random_seed = gr.Button("⚄", elem_id="random-seed", min_width=44, scale=0, elem_classes="icon")
+        with gr.Column(elem_id="results"):
+            panel = gr.HTML(render.idle(""), elem_id="panel", container=False, padding=False)
+            gallery = gr.Gallery(
+                label=text("pictures"), show_label=False, format="png", object_fit="contain", columns=2, height=None,
+                preview=True, elem_id="gallery", buttons=["download", "fullscreen"], interactive=False,
+            )  # fmt: skip
+            with gr.Row(elem_id="after"):
+                reuse_seed = gr.Button(text("reuse_seed"), size="sm", interactive=False, elem_id="reuse-seed")
+                use_settings = gr.Button(text("use_settings"), size="sm", interactive=False, elem_id="use-settings")
+            with gr.Accordion(text("report"), open=False, elem_id="report-box"):
+                report = gr.HTML('<p class="empty">No picture yet.</p>', elem_id="report", padding=False)
+    controls = {
+        "prompt": prompt, "negative_prompt": negative, "model": model, "mode": mode_box, "placement": placement,
+        "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
+        "sizes": sizes, "swap": swap, "random_seed": random_seed, "generate": generate, "cancel": cancel,
+        "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery, "reuse_seed": reuse_seed,
+        "use_settings": use_settings, "report": report,
+    }  # fmt: skip
+    assert set(controls) == {field.name for field in fields(GenerateTab)}
+    return GenerateTab(**controls)

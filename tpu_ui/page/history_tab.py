@@ -1,0 +1,117 @@
+"""The History tab: this browser's pictures (or everybody's, where history is shared), newest first."""
+
+from datetime import datetime
+from typing import Any
+
+import gradio as gr
+
+from tpu_ui.errors import TpuUiError
+from tpu_ui.outputs import HistoryEntry
+from tpu_ui.page import form, render
+from tpu_ui.page.desk import Desk
+from tpu_ui.page.generate_handlers import QUICK, as_toast
+from tpu_ui.page.generate_tab import GenerateTab
+from tpu_ui.page.sessions import is_token
+
+_SHOWN = 24
+_NOTHING = '<p class="empty">Choose a picture to see its settings.</p>'
+
+
+def build_and_wire(
+    desk: Desk, text: gr.I18n, tab: gr.Tab, tabs: gr.Tabs, browser: gr.BrowserState, target: GenerateTab
+) -> None:
+    """Lay the tab out and connect it."""
+    entries = gr.State(())
+    chosen = gr.State(None)
+    with gr.Row(elem_classes="two-columns"):
+        with gr.Column(scale=5, min_width=300):
+            with gr.Row():
+                search = gr.Textbox(label=text("search"), max_lines=1, elem_id="search", scale=4)
+                refresh = gr.Button(text("refresh"), size="sm", scale=1, min_width=90, elem_id="history-refresh")
+            gallery = gr.Gallery(
+                label=text("pictures"), show_label=False, format="png", object_fit="cover", columns=4, height=None,
+                elem_id="history", buttons=["download", "fullscreen"], interactive=False,
+            )  # fmt: skip
+            older = gr.Button(text("older"), size="sm", interactive=False, elem_id="older")
+        with gr.Column(scale=3, min_width=300):
+            details = gr.HTML(_NOTHING, elem_id="history-details", padding=True)
+            with gr.Row():
+                restore = gr.Button(text("use_settings"), interactive=False, elem_id="history-restore")
+                delete = gr.Button(text("delete"), interactive=False, variant="stop", elem_id="history-delete")
+
+    view = [gallery, entries, chosen, details, restore, delete, older]
+
+    def show(owner: Any, words: Any, before: str | None = None) -> list:
+        if not is_token(owner):
+            return [gr.skip()] * len(view)
+        try:
+            found = desk.outputs.entries(owner, str(words or ""), _SHOWN + 1, before)
+            listed = tuple(found[:_SHOWN])
+            pictures = [(str(desk.picture(desk.outputs.path_of(e.name, owner))), _caption(e)) for e in listed]
+        except TpuUiError as error:
+            raise as_toast(error, desk) from error
+        disabled = gr.Button(interactive=False)
+        return [
+            gr.Gallery(pictures, selected_index=None, preview=False), listed, None, _NOTHING, disabled, disabled,
+            gr.Button(interactive=len(found) > _SHOWN),
+        ]  # fmt: skip
+
+    def show_older(owner: Any, words: Any, listed: tuple[HistoryEntry, ...]) -> list:
+        return show(owner, words, listed[-1].cursor if listed else None)
+
+    def choose(listed: tuple[HistoryEntry, ...], event: gr.SelectData) -> list:
+        if not isinstance(event.index, int) or event.index >= len(listed):
+            return [gr.skip()] * 4
+        entry = listed[event.index]
+        is_deletable = entry.mine or desk.outputs.shared
+        return [entry, _details(entry), gr.Button(interactive=True), gr.Button(interactive=is_deletable)]
+
+    def remove(owner: Any, words: Any, entry: HistoryEntry | None) -> list:
+        if entry is not None and is_token(owner):
+            try:
+                desk.outputs.delete(entry.name, owner)
+            except TpuUiError as error:
+                raise as_toast(error, desk) from error
+        return show(owner, words)
+
+    tab.select(show, [browser, search], view, **QUICK)
+    refresh.click(show, [browser, search], view, **QUICK)
+    search.change(show, [browser, search], view, trigger_mode="always_last", **QUICK)
+    older.click(show_older, [browser, search, entries], view, **QUICK)
+    gallery.select(choose, entries, [chosen, details, restore, delete], **QUICK)
+    delete.click(remove, [browser, search, chosen], view, **QUICK)
+
+    def use(entry: HistoryEntry | None) -> dict:
+        return restored(desk, target, {} if entry is None else entry.fields) | {tabs: gr.Tabs(selected="generate")}
+
+    restore.click(use, chosen, [tabs, *target.request], **QUICK)
+
+
+def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any]) -> dict:
+    """Changes of the form that bring a recipe's settings back; a model that is not on offer is left out."""
+    changes: dict[Any, Any] = {}
+    for name in form.FIELDS:
+        if name not in fields:
+            continue
+        value = fields[name]
+        if name == "model" and value not in dict((model_id, label) for label, model_id in desk.model_choices()):
+            continue
+        if name in ("mode", "placement", "seed"):
+            value = str(value)
+        changes[getattr(target, name)] = value
+    return changes
+
+
+def _caption(entry: HistoryEntry) -> str:
+    prompt = " ".join(str(entry.fields.get("prompt", "")).split())
+    return prompt if len(prompt) <= 60 else f"{prompt[:57]}…"
+
+
+def _details(entry: HistoryEntry) -> str:
+    made = datetime.fromtimestamp(entry.created_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    return render.rows([("made", made), *settings_rows(entry.fields)])
+
+
+def settings_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
+    """A recipe's fields as names and values, in the form's order."""
+    return [(name.replace("_", " "), str(fields[name])) for name in form.FIELDS if fields.get(name) not in (None, "")]

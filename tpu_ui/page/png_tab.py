@@ -1,0 +1,56 @@
+"""The PNG tab: what stands in a picture, ours or another program's, and back into the form with it."""
+
+from typing import Any
+
+import gradio as gr
+
+from tpu_ui.errors import TpuUiError
+from tpu_ui.page import render
+from tpu_ui.page.desk import Desk
+from tpu_ui.page.generate_handlers import QUICK, as_toast
+from tpu_ui.page.generate_tab import GenerateTab
+from tpu_ui.page.history_tab import restored, settings_rows
+from tpu_ui.recipe import read_recipe
+
+_SHOWN_CHARACTERS = 4000
+_NOTHING = '<p class="empty">Drop a picture to see how it was made.</p>'
+
+
+def build_and_wire(desk: Desk, text: gr.I18n, tabs: gr.Tabs, target: GenerateTab) -> None:
+    """Lay the tab out and connect it."""
+    fields = gr.State({})
+    with gr.Row(elem_classes="two-columns"):
+        with gr.Column(scale=3, min_width=300):
+            # Without a mode the file itself is handed over; Gradio would otherwise write it anew, without its texts.
+            picture = gr.Image(
+                type="filepath", image_mode=None, sources=["upload", "clipboard"], label=text("png_drop"), height=420,
+                elem_id="png-drop", buttons=[],
+            )  # fmt: skip
+        with gr.Column(scale=4, min_width=300):
+            found = gr.HTML(_NOTHING, elem_id="png-found", padding=True)
+            restore = gr.Button(text("use_settings"), variant="primary", interactive=False, elem_id="png-restore")
+
+    def read(path: Any) -> tuple:
+        if not path:
+            return {}, _NOTHING, gr.Button(interactive=False)
+        try:
+            recipe = read_recipe(path)
+        except TpuUiError as error:
+            raise as_toast(error, desk) from error
+        if recipe.source is None:
+            return {}, render.sentence("No settings are in this picture."), gr.Button(interactive=False)
+        notices = [("note", notice) for notice in recipe.notices]
+        model = recipe.fields.get("model")
+        if model is not None and model not in [model_id for _, model_id in desk.model_choices()]:
+            notices.append(("note", "Its model is not on this server's list; the model in the form stays as it is."))
+        raw = recipe.raw_text[:_SHOWN_CHARACTERS]
+        html = render.rows(
+            [("written by", recipe.source), *settings_rows(recipe.fields), *notices, ("as written", raw)]
+        )
+        return recipe.fields, html, gr.Button(interactive=bool(recipe.fields))
+
+    picture.change(read, picture, [fields, found, restore], **QUICK)
+    restore.click(
+        lambda known: restored(desk, target, known) | {tabs: gr.Tabs(selected="generate")},
+        fields, [tabs, *target.request], **QUICK,
+    )  # fmt: skip

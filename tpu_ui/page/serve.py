@@ -1,0 +1,187 @@
+"""The road from options to a page that is up, and back down."""
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tpu_ui import hardware
+from tpu_ui.catalogue import default_model_on
+from tpu_ui.engine import engine_starter
+from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.jobs import Engine, JobQueue
+from tpu_ui.page.options import AppOptions
+from tpu_ui.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_PORTS_TRIED = 50
+
+
+@dataclass(frozen=True)
+class Served:
+    """A page that is up."""
+
+    url: str
+    share_url: str | None
+
+
+@contextmanager
+def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
+    """Start the page; the device opens behind it. On the way out everything is closed.
+
+    Raises:
+        TpuUiError: the device is not there, or no port is free. Nothing was loaded.
+    """
+    device = hardware.choose_device(options.device)
+    port = find_port(options.host, options.port, options.port_is_fixed)
+    served_dir = _own_served_dir(settings.cache_dir / "served")
+    # Gradio reads it when it is imported; its default is one folder for all users of the machine.
+    os.environ["GRADIO_TEMP_DIR"] = str(served_dir)
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+
+    from tpu_ui.outputs import OutputFolder
+    from tpu_ui.page import build, labels, routes
+    from tpu_ui.page.desk import Desk, Keeper, PageOptions
+    from tpu_ui.page.metrics import Metrics
+
+    model = options.model or default_model_on(device.kind)
+    page_options = PageOptions(
+        device=device,
+        default_model=model,
+        served_dir=served_dir / "pictures",
+        default_mode=options.mode,
+        is_private=not options.is_public,
+    )
+    outputs = OutputFolder(options.outputs or settings.cache_dir / "outputs", shared=options.shared_history)
+    metrics = Metrics()
+    page_is_up = threading.Event()
+    open_device = engine_starter(options.device, settings, model)
+
+    def start_engine() -> Engine:
+        page_is_up.wait()
+        return open_device()
+
+    queue = JobQueue(start_engine, on_finished=metrics.count, keep=Keeper(outputs))
+    metrics.watch(queue)
+    desk = Desk(queue, outputs, settings, page_options)
+    page = None
+    try:
+        text = labels.translations()
+        page = build.build_page(desk, text)
+        if options.share:
+            page_is_up.set()  # opening the tunnel may take half a minute, and the device need not wait for it
+        _, local_url, share_url = page.launch(
+            server_name=options.host,
+            server_port=port,
+            share=options.share,
+            auth=list(options.auth) or None,
+            prevent_thread_lock=True,
+            quiet=True,
+            inbrowser=False,
+            app_kwargs=routes.app_options(metrics, options.auth),
+            **build.launch_options(text),
+        )
+        page_is_up.set()
+        desk.warm_at_start(options.warm)
+        yield Served(local_url, share_url)
+    finally:
+        page_is_up.set()
+        if page is not None:
+            page.close(verbose=False)
+        desk.close()
+        shutil.rmtree(served_dir, ignore_errors=True)
+
+
+def find_port(host: str, wanted: int, is_fixed: bool) -> int:
+    """The wanted port, or the next one that is free.
+
+    Raises:
+        DeviceUnavailable: none is.
+    """
+    tried = range(wanted, wanted + 1 if is_fixed else min(wanted + _PORTS_TRIED, 65536))
+    for port in tried:
+        if _is_free(host, port):
+            return port
+    raise DeviceUnavailable(
+        f"port: {wanted} is taken" + ("." if is_fixed else f", and so are the {len(tried) - 1} after it."),
+        "End the program that holds it, or choose another with --port.",
+    )
+
+
+def _is_free(host: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def _own_served_dir(root: Path) -> Path:
+    """A folder for this process alone; those of processes that were killed are removed."""
+    if root.is_dir():
+        for folder in root.iterdir():
+            if folder.name.isdigit() and not Path(f"/proc/{folder.name}").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+    own = root / str(os.getpid())
+    shutil.rmtree(own, ignore_errors=True)
+    own.mkdir(parents=True)
+    return own
+
+
+def announce(options: AppOptions, served: Served) -> list[str]:
+    """What to tell on the terminal once the page is up."""
+    port = served.url.rstrip("/").rsplit(":", 1)[-1]
+    lines = [f"tpu_ui is at {served.url}"]
+    if port != str(options.port):
+        lines.append(f"Port {options.port} is taken, so it listens on {port}.")
+    if served.share_url:
+        lines.append(f"Public link: {served.share_url}")
+    elif options.share:
+        lines.append("No public link: Gradio's tunnel could not be opened (no network?). The page is up locally.")
+    if options.is_space:
+        return lines
+    if options.is_public and not options.auth:
+        lines.append("WARNING: anyone who can reach this page may use it. Add --auth user:password or a file.")
+    elif not options.is_public:
+        lines.append(
+            f"It listens on this machine only. From elsewhere: ssh -L {port}:127.0.0.1:{port} THIS_MACHINE; or --host "
+            "0.0.0.0 with --auth, behind a firewall rule limited to your own address."
+        )
+    return lines
+
+
+def wait_for_end() -> None:
+    """Until Ctrl+C or a request of the system to end."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    try:
+        while not over.wait(0.5):
+            pass
+    except KeyboardInterrupt:
+        pass
+
+
+class HideSecrets(logging.Filter):
+    """Masks passwords and tokens in log records, should a library ever print one."""
+
+    def __init__(self, secrets: list[str]) -> None:
+        super().__init__()
+        self._secrets = [secret for secret in secrets if len(secret) >= 4]
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if any(secret in message for secret in self._secrets):
+            for secret in self._secrets:
+                message = message.replace(secret, "***")
+            record.msg, record.args = message, ()
+        return True

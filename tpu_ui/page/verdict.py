@@ -1,0 +1,223 @@
+"""What will happen on a click, before the click. Reads records only: never the network, never the device's thread."""
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
+
+from tpu_ui import wording
+from tpu_ui.catalogue import find_card
+from tpu_ui.errors import DoesNotFit, LoadFailed, TpuUiError, UnusableModel
+from tpu_ui.forecast import Forecast
+from tpu_ui.graphs import GraphKey, Stage, WarmupState
+from tpu_ui.jobs import JobQueue
+from tpu_ui.ledger import GraphLedger
+from tpu_ui.model_card import ModelCard
+from tpu_ui.modes import check_mode_on_device
+from tpu_ui.placement import Placement
+from tpu_ui.request import GenerationRequest
+from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.runtime import Runtime
+from tpu_ui.sources import ModelSource, find_model
+
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+class ForeseeingEngine(Protocol):
+    """The part of the engine that any thread may ask."""
+
+    ledger: GraphLedger
+    runtime: Runtime
+
+    def foresee(self, request: GenerationRequest) -> tuple[ResolvedRequest, Forecast]: ...
+
+    def resolve(self, request: GenerationRequest, *, download: bool = True) -> tuple[ResolvedRequest, ModelSource]: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The word on a request; the field names are a contract with the users of /verdict.
+
+    Attributes:
+        state: cold, on_disk, compiling, warm or failed as in reports; "starting" while the device is not ready,
+            "absent" for a model that is not on this machine, "refused" for a request that cannot run.
+        sentence: the same for people.
+        compiles_expected, seconds_expected: None where they are not known yet.
+        runs: warm runs behind the estimate.
+        fits: whether the weights fit the device's memory; None where that is not known.
+        reason: why it is refused, failed or does not fit.
+        nearest_warm: "WIDTHxHEIGHT" of the nearest size that is warm, for a request that is not.
+    """
+
+    state: str
+    sentence: str
+    compiles_expected: int | None = None
+    seconds_expected: float | None = None
+    runs: int = 0
+    fits: bool | None = None
+    reason: str | None = None
+    nearest_warm: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Judge:
+    """Gives verdicts.
+
+    Args:
+        device_kind: the device that is being started, known before it is.
+        offline: no download is to be expected.
+    """
+
+    def __init__(self, queue: JobQueue, device_kind: str, offline: bool) -> None:
+        self._queue = queue
+        self._device_kind = device_kind
+        self._offline = offline
+        self._started = time.monotonic()
+
+    @property
+    def engine(self) -> ForeseeingEngine | None:
+        return self._queue.engine
+
+    def verdict(self, request: GenerationRequest) -> Verdict:
+        """The word on a request. Never raises a TpuUiError: a refusal is a verdict."""
+        try:
+            return self.check(request)
+        except DoesNotFit as error:
+            return Verdict("refused", str(error), fits=False, reason=str(error))
+        except TpuUiError as error:
+            return Verdict("refused", str(error), reason=str(error))
+
+    def check(self, request: GenerationRequest) -> Verdict:
+        """The word on a request that can run, as far as that is known now.
+
+        Raises:
+            TpuUiError: it cannot.
+        """
+        card = self.card(request.model)
+        if card.is_complete:
+            card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
+        if request.mode is not None:
+            check_mode_on_device(request.mode, self._device_kind)
+        if self._queue.engine_error is not None:
+            raise self._queue.engine_error
+        if self.engine is None:
+            return Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started))
+        return self._foreseen(request) if self.is_local(card) else self._absent(card)
+
+    def card(self, model: str | None) -> ModelCard:
+        """The card of a model, completed from its files where they are on this machine.
+
+        Raises:
+            TpuUiError: there is no such model, or its folder cannot be used.
+        """
+        card = find_card(model or "")
+        if card.is_complete and card.repo_id is not None:
+            return card
+        if card.repo_id is None:
+            return find_model(model or "", offline=True).card
+        try:
+            return find_model(model or "", offline=True).card
+        except LoadFailed:
+            return card
+
+    def is_local(self, card: ModelCard) -> bool:
+        if card.repo_id is None:
+            return True
+        try:
+            find_model(card.repo_id, offline=True)
+        except (LoadFailed, UnusableModel):
+            return False
+        return True
+
+    def size_states(self, request: GenerationRequest, card: ModelCard) -> dict[tuple[int, int], str]:
+        """The warm-up state of each size of the card's ladder, all else as in the request; empty where not known."""
+        if self.engine is None or not self.is_local(card):
+            return {}
+        states = {}
+        for size in card.ladder:
+            try:
+                _, foreseen = self.engine.foresee(replace(request, width=size.width, height=size.height))
+            except TpuUiError:
+                continue
+            states[size.width, size.height] = foreseen.state.value
+        return states
+
+    def seconds(self, request: GenerationRequest) -> float | None:
+        """Seconds that a request will take, if they are known."""
+        if self.engine is None:
+            return None
+        try:
+            return self.engine.foresee(request)[1].seconds
+        except TpuUiError:
+            return 0.0  # it will end at once
+
+    def _absent(self, card: ModelCard) -> Verdict:
+        if self._offline:
+            raise LoadFailed(
+                f"{card.label} is not on this machine, and downloads are switched off.",
+                "Unset HF_HUB_OFFLINE, or choose another model.",
+            )
+        gated = " The Hub asks for a login and for its licence to be accepted." if card.gated else ""
+        return Verdict("absent", f"{card.label} is downloaded first; how long that takes is not known yet.{gated}")
+
+    def _foreseen(self, request: GenerationRequest) -> Verdict:
+        resolved, foreseen = self.engine.foresee(request)
+        needed, available = self._memory(request)
+        if resolved.request.placement is Placement.SINGLE and needed > available:
+            raise DoesNotFit(*wording.does_not_fit(needed, available))
+        nearest = None if foreseen.state is WarmupState.WARM else self._nearest_warm(resolved)
+        return Verdict(
+            state=foreseen.state.value,
+            sentence=wording.forecast_sentence(foreseen),
+            compiles_expected=foreseen.compiles_expected,
+            seconds_expected=foreseen.seconds,
+            runs=foreseen.runs,
+            fits=True,
+            reason=foreseen.reason,
+            nearest_warm=nearest,
+        )
+
+    def _memory(self, request: GenerationRequest) -> tuple[int, int]:
+        """Bytes of the weights, and of the device's memory."""
+        resolved, source = self.engine.resolve(request, download=False)
+        return source.weight_bytes_in(_DTYPE_BYTES[resolved.dtype]), self.engine.runtime.memory().total_bytes
+
+    def _nearest_warm(self, resolved: ResolvedRequest) -> str | None:
+        wanted = resolved.request
+        shapes = {
+            (record.key.width, record.key.height)
+            for record in self.engine.ledger.records()
+            if _is_like(record.key, resolved) and record.key.batch == wanted.batch
+        }
+        for width, height in sorted(shapes, key=lambda size: _distance(size, (wanted.width, wanted.height))):
+            candidate = replace(wanted, width=width, height=height, model=resolved.card.repo_id or self._name(resolved))
+            try:
+                if self.engine.foresee(candidate)[1].state is WarmupState.WARM:
+                    return f"{width}x{height}"
+            except TpuUiError:
+                continue
+        return None
+
+    @staticmethod
+    def _name(resolved: ResolvedRequest) -> str:
+        """A name by which the model is found again: a folder's own, since its card's id may not be one."""
+        return str(resolved.card.folder) if resolved.card.folder is not None else resolved.card.id
+
+
+def _is_like(key: GraphKey, resolved: ResolvedRequest) -> bool:
+    request = resolved.request
+    return (
+        key.stage == Stage.LATENTS
+        and (key.model, key.revision) == (resolved.card.id, resolved.revision)
+        and (key.mode, key.placement) == (request.mode.value, request.placement.value)
+        and key.guidance_on == resolved.guidance_on
+    )
+
+
+def _distance(size: tuple[int, int], wanted: tuple[int, int]) -> tuple[float, int]:
+    """The nearest shape first: by aspect ratio and area together, as a person would choose."""
+    (width, height), (wanted_width, wanted_height) = size, wanted
+    ratio = max(width * wanted_height, wanted_width * height) / min(width * wanted_height, wanted_width * height)
+    area = max(width * height, wanted_width * wanted_height) / min(width * height, wanted_width * wanted_height)
+    return ratio * area, abs(width - wanted_width) + abs(height - wanted_height)

@@ -1,0 +1,193 @@
+"""The Warm-up tab: what is compiled on this machine, and compiling more of it in the background."""
+
+import dataclasses
+import time
+from typing import Any
+
+import gradio as gr
+
+from tpu_ui import wording
+from tpu_ui.errors import TpuUiError
+from tpu_ui.jobs import JobKind
+from tpu_ui.modes import default_mode
+from tpu_ui.page import following, form, render
+from tpu_ui.page.desk import Desk
+from tpu_ui.page.following import Followed
+from tpu_ui.page.generate_handlers import QUICK, STATE_LABELS, as_toast
+from tpu_ui.page.generate_tab import offered_modes
+from tpu_ui.page.known_shapes import known_shapes
+from tpu_ui.page.sessions import is_token
+from tpu_ui.shapes import parse_size
+
+_HEAD = [
+    "State",
+    "Model",
+    "Size",
+    "Pictures",
+    "Mode",
+    "Placement",
+    "Graphs",
+    "Compiled in",
+    "A step",
+    "On disk",
+    "Last used",
+]
+_POLL_SECONDS = 1.0
+
+
+def build_and_wire(desk: Desk, text: gr.I18n, page: gr.Blocks, tab: gr.Tab, browser: gr.BrowserState) -> None:
+    """Lay the tab out and connect it."""
+    kind = desk.options.device.kind
+    mode = desk.options.default_mode or default_mode(kind, desk.settings.defer_and_fuse)
+    followed = gr.State(Followed())
+    timer = gr.Timer(_POLL_SECONDS, active=False)
+    with gr.Row(elem_classes="two-columns"):
+        with gr.Column(scale=2, min_width=300):
+            model = gr.Dropdown(
+                desk.model_choices(), value=desk.default_model_id, label=text("model"), filterable=False,
+                elem_id="warm-model",
+            )  # fmt: skip
+            with gr.Row():
+                mode_box = gr.Dropdown(
+                    [(each.label, each.value) for each in offered_modes(kind)], value=mode.value, label=text("mode"),
+                    filterable=False, min_width=140, elem_id="warm-mode",
+                )  # fmt: skip
+                batch = gr.Number(1, label=text("batch"), min_width=80, elem_id="warm-batch")
+            sizes = gr.CheckboxGroup([], label=text("warm_sizes"), elem_id="warm-sizes", elem_classes="chips")
+            with gr.Row():
+                start = gr.Button(text("warm"), variant="primary", elem_id="warm-start")
+                cancel = gr.Button(text("cancel_warm"), interactive=False, elem_id="warm-cancel")
+            panel = gr.HTML(render.idle(""), elem_id="warm-panel", container=False, padding=False)
+        with gr.Column(scale=5, min_width=300):
+            table = gr.HTML(elem_id="known-shapes", label=text("known_keys"), show_label=True, container=True)
+            with gr.Row():
+                refresh = gr.Button(text("refresh"), size="sm", elem_id="warm-refresh")
+                if desk.options.is_private:
+                    keep = gr.Number(
+                        round(desk.settings.cache_budget_bytes / 1e9, 1), label=text("keep_gb"), min_width=120,
+                        elem_id="keep-gb",
+                    )  # fmt: skip
+                    prune = gr.Button(text("prune"), size="sm", elem_id="prune")
+
+    def look_around(model_id: Any, mode_word: Any, pictures: Any) -> tuple:
+        return _size_boxes(desk, model_id, mode_word, pictures), _table(desk)
+
+    def show(owner: str, before: Followed) -> dict:
+        sight = following.look(desk, owner, before)
+        active = following.active_job(desk, owner, before) is not None
+        changes: dict = {
+            followed: dataclasses.replace(sight.followed, panel=sight.panel),
+            timer: gr.Timer(active=active),
+            cancel: gr.Button(interactive=active),
+        }
+        if sight.panel != before.panel:
+            changes[panel] = sight.panel
+        return changes
+
+    def tick(owner: Any, before: Followed, model_id: Any, mode_word: Any, pictures: Any) -> dict:
+        if not is_token(owner):
+            return {followed: before}
+        changes = show(owner, before)
+        if changes[followed].stamp != before.stamp:
+            changes[table] = _table(desk)
+            changes[sizes] = _size_boxes(desk, model_id, mode_word, pictures)
+        return changes
+
+    def warm(owner: Any, before: Followed, model_id: Any, mode_word: Any, pictures: Any, chosen: Any) -> dict:
+        if not is_token(owner):
+            raise gr.Error("This page has no session yet. Reload it.", print_exception=False)
+        if not chosen:
+            raise gr.Error("Choose one size or more.", print_exception=False)
+        for size in chosen:
+            try:
+                job = desk.submit(_request(desk, model_id, mode_word, pictures, size), owner, JobKind.WARM_UP)
+            except TpuUiError as error:
+                raise as_toast(error, desk) from error
+            before = before.with_job(job)
+        return show(owner, before) | {sizes: gr.CheckboxGroup(value=[])}
+
+    def stop(owner: Any, before: Followed) -> dict:
+        """Cancel all warm-ups of this page, those that wait first."""
+        if not is_token(owner):
+            return {followed: before}
+        for job in reversed(desk.queue.jobs_of(owner)):
+            if job.kind is JobKind.WARM_UP and not job.state.is_final:
+                desk.queue.cancel(job.id, owner)
+        return show(owner, before)
+
+    def greet(owner: Any) -> dict:
+        if not is_token(owner):
+            return {followed: Followed()}
+        return show(owner, following.find_again(desk, owner, JobKind.WARM_UP))
+
+    live = [followed, timer, cancel, panel]
+    choice = [model, mode_box, batch]
+    tab.select(look_around, choice, [sizes, table], **QUICK)
+    refresh.click(look_around, choice, [sizes, table], **QUICK)
+    gr.on(
+        [model.input, mode_box.input, batch.change], lambda *chosen: _size_boxes(desk, *chosen), choice, sizes, **QUICK
+    )
+    timer.tick(tick, [browser, followed, *choice], [*live, table, sizes], **QUICK)
+    start.click(warm, [browser, followed, *choice, sizes], [*live, sizes], **QUICK)
+    cancel.click(stop, [browser, followed], live, **QUICK)
+    page.load(greet, browser, live, **QUICK)
+    if desk.options.is_private:
+        prune.click(lambda gigabytes: _prune(desk, gigabytes), keep, table, **QUICK)
+
+
+def _request(desk: Desk, model_id: Any, mode_word: Any, pictures: Any, size: Any):
+    width, height = parse_size(size)
+    wanted = {"model": model_id, "mode": mode_word, "width": width, "height": height, "batch": form.whole(pictures)}
+    return desk.read({name: value for name, value in wanted.items() if value is not None})
+
+
+def _size_boxes(desk: Desk, model_id: Any, mode_word: Any, pictures: Any) -> gr.CheckboxGroup:
+    try:
+        card = desk.card(model_id)
+        first = next(iter(card.ladder))
+        request = _request(desk, model_id, mode_word, pictures, form.size_value(first.width, first.height))
+    except TpuUiError:
+        return gr.CheckboxGroup(choices=[], value=[])
+    return gr.CheckboxGroup(choices=form.size_choices(card, desk.judge.size_states(request, card), STATE_LABELS))
+
+
+def _table(desk: Desk) -> str:
+    engine = desk.judge.engine
+    if engine is None:
+        return render.table(_HEAD, [], "The device is starting; the ledger is read as soon as it is ready.")
+    toolchain = tuple(sorted(engine.runtime.toolchain().items()))
+    shapes = known_shapes(engine.ledger.records(), engine.ledger.state, toolchain)
+    now = time.time()
+    lines = [
+        [
+            f"{render.mark(shape.state)} {wording.short_state(shape.state)}",
+            shape.model,
+            f"{shape.width}×{shape.height}",
+            str(shape.batch),
+            shape.mode + ("" if shape.guidance_on else ", no guidance"),
+            shape.placement,
+            str(shape.graphs),
+            wording.duration(shape.compile_seconds) if shape.graphs else "–",
+            wording.duration(shape.step_seconds),
+            wording.size_in_bytes(shape.disk_bytes),
+            f"{wording.duration(now - shape.last_used)} ago" if shape.last_used else "never",
+        ]
+        for shape in shapes
+    ]
+    empty = "Nothing has been compiled on this machine yet. The first picture of a size compiles it."
+    used, budget = engine.cache.total_bytes(), desk.settings.cache_budget_bytes
+    cache = f"Compiled graphs on disk: {wording.size_in_bytes(used)} of {wording.size_in_bytes(budget)}."
+    return render.table(_HEAD, lines, empty) + render.sentence(cache)
+
+
+def _prune(desk: Desk, gigabytes: Any) -> str:
+    engine = desk.judge.engine
+    if not desk.options.is_private:
+        raise gr.Error("Only the user of this machine may prune its cache.", print_exception=False)
+    if engine is None:
+        raise gr.Error("The device is starting; try again in a moment.", print_exception=False)
+    if isinstance(gigabytes, bool) or not isinstance(gigabytes, int | float) or not 0 <= gigabytes < 1e6:
+        raise gr.Error("Give a number of gigabytes, 0 or more.", print_exception=False)
+    count, freed = engine.cache.prune(int(gigabytes * 1e9), dict(engine.ledger.files_by_last_use()))
+    gr.Info(f"{wording.counted(count, 'file')} removed, {wording.size_in_bytes(freed)} came free.")
+    return _table(desk)
