@@ -1,0 +1,125 @@
+"""What a picture shows: frozen descriptions of one or two objects, drawn at random from a seed.
+
+Positions are fractions of the canvas's width and height, diameters fractions of its shorter side, angles degrees.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tpu_ui.demo.vocabulary import COLOURS, OPPOSITE, PLACES, RELATIONS, SHAPES, SIZES
+
+ONE_OBJECT_DIAMETER = {"small": (0.19, 0.23), "medium": (0.31, 0.36), "large": (0.46, 0.53)}
+TWO_OBJECT_DIAMETER = {"small": (0.16, 0.19), "medium": (0.245, 0.28), "large": (0.34, 0.38)}
+PLACE_X = {"left": 0.25, "right": 0.75}
+PLACE_Y = {"top": 0.25, "bottom": 0.75}
+
+
+@dataclass(frozen=True)
+class SceneObject:
+    """One shape. `tint` shifts red, green and blue by that many units of 255."""
+
+    colour: str
+    shape: str
+    size: str
+    x: float
+    y: float
+    diameter: float
+    angle: float
+    tint: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A whole picture. `place` is set for one object, `relation` (of the first object to the second) for two."""
+
+    background: str
+    background_tint: tuple[float, float, float]
+    slope: tuple[float, float]
+    objects: tuple[SceneObject, ...]
+    place: str | None = None
+    relation: str | None = None
+
+
+def is_held_out_pair(colour: str, shape: str) -> bool:
+    """Whether this colour was never shown on this shape in training: one shape in ten for each colour, and back."""
+    return (3 * COLOURS.index(colour) + 1) % len(SHAPES) == SHAPES.index(shape)
+
+
+def is_held_out(scene: Scene) -> bool:
+    """Whether any object of the scene has a colour and shape that training never showed together."""
+    return any(is_held_out_pair(item.colour, item.shape) for item in scene.objects)
+
+
+def _tint(rng: np.random.Generator) -> tuple[float, float, float]:
+    light = rng.uniform(-9, 9)
+    return tuple(float(light + rng.uniform(-4, 4)) for _ in range(3))
+
+
+def _pick(rng: np.random.Generator, options, weights=None):
+    return options[int(rng.choice(len(options), p=weights))]
+
+
+def _placed(rng, item: tuple[str, str, str], centre: tuple[float, float], diameters: dict, aspect: float):
+    """The object with its jitter, moved as far inwards as it needs to keep clear of the edges."""
+    diameter = float(rng.uniform(*diameters[item[2]]))
+    margin_x = (diameter / 2 + 0.035) / max(aspect, 1.0)
+    margin_y = (diameter / 2 + 0.035) * min(aspect, 1.0)
+    x, y = (float(value + rng.uniform(-0.04, 0.04)) for value in centre)
+    return SceneObject(
+        *item,
+        x=float(np.clip(x, margin_x, 1 - margin_x)),
+        y=float(np.clip(y, margin_y, 1 - margin_y)),
+        diameter=diameter,
+        angle=float(rng.uniform(-9, 9)),
+        tint=_tint(rng),
+    )
+
+
+def sample_scene(rng: np.random.Generator, aspect: float, objects: int | None = None) -> Scene:
+    """A random scene for a canvas whose width is `aspect` times its height; `objects` is 1 or 2 (default: either)."""
+    count = objects or (1 if rng.random() < 0.4 else 2)
+    kinds = [(_pick(rng, COLOURS), _pick(rng, SHAPES), _pick(rng, SIZES)) for _ in range(count)]
+    if count == 2 and rng.random() < 0.1:
+        kinds[1] = kinds[0]
+    free = [name for name in COLOURS if name not in {colour for colour, _, _ in kinds}]
+    weights = np.array([3.0 if name == "white" else 1.0 for name in free])
+    background = _pick(rng, free, weights / weights.sum())
+    slope = tuple(float(value) for value in rng.uniform(-1, 1, size=2))
+    if count == 1:
+        place = "centre" if rng.random() < 0.4 else _pick(rng, PLACES)
+        centre = (
+            next((PLACE_X[w] for w in place.split() if w in PLACE_X), 0.5),
+            next((PLACE_Y[w] for w in place.split() if w in PLACE_Y), 0.5),
+        )
+        item = _placed(rng, kinds[0], centre, ONE_OBJECT_DIAMETER, aspect)
+        return Scene(background, _tint(rng), slope, (item,), place=place)
+    relation = _pick(rng, RELATIONS)
+    along = 0.27 if relation in ("left of", "above") else 0.73
+    across = [float(0.5 + rng.uniform(-0.07, 0.07)) for _ in range(2)]
+    first, second = (along, across[0]), (1 - along, across[1])
+    if relation in ("above", "below"):
+        first, second = first[::-1], second[::-1]
+    pair = tuple(
+        _placed(rng, kind, centre, TWO_OBJECT_DIAMETER, aspect)
+        for kind, centre in zip(kinds, (first, second), strict=True)
+    )
+    return Scene(background, _tint(rng), slope, pair, relation=relation)
+
+
+def sample_training_scene(rng: np.random.Generator, aspect: float) -> Scene:
+    """A random scene that shows no held-out pair."""
+    while is_held_out(scene := sample_scene(rng, aspect)):
+        pass
+    return scene
+
+
+def swapped(scene: Scene) -> Scene:
+    """The same picture told from the other object."""
+    return Scene(
+        scene.background,
+        scene.background_tint,
+        scene.slope,
+        scene.objects[::-1],
+        relation=OPPOSITE[scene.relation],
+    )
