@@ -44,7 +44,8 @@ def _clip_config(tokenizer: CLIPTokenizer) -> CLIPTextConfig:
 def _vae(**changes: object) -> AutoencoderKL:
     return AutoencoderKL(
         in_channels=3, out_channels=3, latent_channels=4, block_out_channels=(16, 32), norm_num_groups=8,
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, sample_size=32, **changes
+        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2, sample_size=32,
+        **changes,
     )  # fmt: skip
 
 

@@ -20,8 +20,8 @@ def denoisers(pipeline: diffusers.DiffusionPipeline) -> dict[str, torch.nn.Modul
 def repeated_blocks(module: torch.nn.Module) -> list[torch.nn.Module]:
     """The blocks that a model repeats, which are worth compiling once for all of them.
 
-    diffusers names their classes in `_repeated_blocks`; where it names none (SD3), in `_no_split_modules`; where it names
-    neither, they are the members of the module lists that hold several modules of one class.
+    diffusers names their classes in `_repeated_blocks`; where it names none (SD3), in `_no_split_modules`; where it
+    names neither, they are the members of the module lists that hold several modules of one class.
     """
     names = getattr(module, "_repeated_blocks", None) or getattr(module, "_no_split_modules", None) or ()
     named = [block for block in module.modules() if type(block).__name__ in names]
@@ -43,9 +43,9 @@ def modules_to_compile(pipeline: diffusers.DiffusionPipeline, placement: Placeme
     """What compile mode compiles: the whole denoiser on one chip; under CPU offload its repeated blocks, since
     accelerate's hooks cannot be traced.
 
-    Not the VAE and the text encoders: the fused eager mode around the compiled modules makes as few graphs of them (a tiny
-    FLUX.1: 7 with and without the decoder compiled), while TorchTPU 0.2.0 refuses the decoder's group_norm after an
-    attention, and Dynamo the encoders that return hidden states.
+    Not the VAE and the text encoders: the fused eager mode around the compiled modules makes as few graphs of them (a
+    tiny FLUX.1: 7 with and without the decoder compiled), while TorchTPU 0.2.0 refuses the decoder's group_norm after
+    an attention, and Dynamo the encoders that return hidden states.
     """
     chosen: list[torch.nn.Module] = []
     for module in denoisers(pipeline).values():
@@ -56,8 +56,8 @@ def modules_to_compile(pipeline: diffusers.DiffusionPipeline, placement: Placeme
 class CallSwitch:
     """Puts an execution mode on a pipeline's modules. One for a pipeline and placement.
 
-    torch.nn.Module calls `_compiled_call_impl` instead of its own `_call_impl` where it is set (Module.compile sets it).
-    That one place serves twice here: for the compiled function, and to note when the denoiser is first called.
+    torch.nn.Module calls `_compiled_call_impl` instead of its own `_call_impl` where it is set (Module.compile sets
+    it). That one place serves twice here: for the compiled function, and to note when the denoiser is first called.
 
     Args:
         pipeline: placed already.
@@ -102,4 +102,3 @@ class CallSwitch:
             return call(*args, **kwargs)
 
         return noted
-

@@ -21,8 +21,8 @@ class DynamoClock:
     """Wall seconds in which Dynamo traced, its backend's work included. One for the process.
 
     Args:
-        inner_seconds: a running total of compile seconds which the backend counts by itself; what it counts while Dynamo
-            is at work is taken out, so that `outer + inner` counts nothing twice.
+        inner_seconds: a running total of compile seconds which the backend counts by itself; what it counts while
+            Dynamo is at work is taken out, so that `outer + inner` counts nothing twice.
     """
 
     def __init__(self, inner_seconds: Callable[[], float]) -> None:

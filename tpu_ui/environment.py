@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 from tpu_ui import emulation
@@ -35,6 +36,7 @@ def prepare(device_kind: str, settings: Settings) -> None:
     # Without a TPU, autoloading torch_tpu asks a metadata server that does not exist, for minutes.
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1" if device_kind == "tpu" else "0"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    _quieten()
     if device_kind.startswith("tpu"):
         _set_tpu_compile_cache(settings)
         if device_kind == "tpu-emulated":
@@ -44,6 +46,14 @@ def prepare(device_kind: str, settings: Settings) -> None:
         cache = settings.compile_cache_dir / "inductor"
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
         import torch  # noqa: F401
+
+
+def _quieten() -> None:
+    """Leave standard error to what a user can act on. Whatever the user has set himself stays."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's and TorchTPU's log, all levels below fatal
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    warnings.filterwarnings("ignore", message="<TorchTpu/")  # each experimental call warns
+    warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)  # torch about itself
 
 
 def _set_tpu_compile_cache(settings: Settings) -> None:

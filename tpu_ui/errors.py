@@ -58,6 +58,10 @@ class LoadFailed(TpuUiError):
     """The weights or the configuration could not be loaded."""
 
 
+class NotDownloaded(LoadFailed):
+    """The model is on the Hub but not on this machine, and no download was asked for, or none is possible."""
+
+
 class CompileFailed(TpuUiError):
     """The compiler refused a graph."""
 
@@ -88,5 +92,5 @@ class QueueFull(TpuUiError):
     is_users_mistake = True
 
 
-class JobCancelled(Exception):  # noqa: N818 - control flow, never shown as an error
+class JobCancelled(Exception):
     """Raised inside a job whose owner cancelled it. Not a TpuUiError: it is not a fault."""

@@ -179,6 +179,12 @@ def choose_device(
     )
 
 
+def device_memory_bytes(device_kind: str, sys_root: Path = Path("/sys")) -> int | None:
+    """Memory of one device in bytes, without starting it; None where it is the host's, or is only known to the driver."""
+    host = find_tpus(sys_root) if device_kind == "tpu" else None
+    return None if host is None else host.chip.hbm_bytes_per_device
+
+
 def tcmalloc_status(
     maps_file: Path = Path("/proc/self/maps"),
     library_roots: tuple[Path, ...] = (Path("/usr/lib"), Path("/usr/local/lib"), Path("/lib")),

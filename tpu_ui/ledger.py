@@ -1,7 +1,7 @@
 """The ledger of compiled graphs: what is warm, what is on disk, what a cold shape will cost.
 
-One SQLite file, so that a kill at any moment leaves it whole and several processes may share it. "Warm" is a fact of this
-process and is never read from the file.
+One SQLite file, so that a kill at any moment leaves it whole and several processes may share it. "Warm" is a fact of
+this process and is never read from the file.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ _STALE_AFTER_SECONDS = 30 * 86400  # records of other versions only serve to exp
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
-    digest TEXT PRIMARY KEY, key TEXT NOT NULL, graphs INTEGER NOT NULL DEFAULT 0, compile_seconds REAL NOT NULL DEFAULT 0,
-    disk_seconds REAL, proven INTEGER NOT NULL DEFAULT 0, runs INTEGER NOT NULL DEFAULT 0,
+    digest TEXT PRIMARY KEY, key TEXT NOT NULL, graphs INTEGER NOT NULL DEFAULT 0, compile_seconds REAL NOT NULL
+    DEFAULT 0, disk_seconds REAL, proven INTEGER NOT NULL DEFAULT 0, runs INTEGER NOT NULL DEFAULT 0,
     run_samples TEXT NOT NULL DEFAULT '[]', step_samples TEXT NOT NULL DEFAULT '[]',
     last_used REAL NOT NULL DEFAULT 0, error TEXT, depends TEXT NOT NULL DEFAULT '[]');
 CREATE TABLE IF NOT EXISTS files (name TEXT, bytes INTEGER NOT NULL, digest TEXT, PRIMARY KEY (name, digest));
@@ -229,9 +229,9 @@ class GraphLedger:
         return self._records("ORDER BY last_used DESC", ())
 
     def _records(self, clause: str, arguments: tuple) -> list[GraphRecord]:
-        query = f"""SELECT key, graphs, compile_seconds, disk_seconds, proven, runs, run_samples, step_samples, last_used,
-                    error, (SELECT COALESCE(SUM(bytes), 0) FROM files WHERE files.digest = records.digest), depends
-                    FROM records {clause}"""
+        query = f"""SELECT key, graphs, compile_seconds, disk_seconds, proven, runs, run_samples, step_samples,
+                    last_used, error, (SELECT COALESCE(SUM(bytes), 0) FROM files WHERE files.digest = records.digest),
+                    depends FROM records {clause}"""
         with self._lock:
             rows = self._database.execute(query, arguments).fetchall()
         records = []

@@ -20,25 +20,17 @@ log = logging.getLogger(__name__)
 # The libraries' own bars would run through ours.
 diffusers.utils.logging.disable_progress_bar()
 transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
 
 # (bytes read, bytes in all, component read now)
 LoadListener = Callable[[int, int, str], None]
 
 
-def dtype_on_device(card_dtype: str, device_kind: str) -> torch.dtype:
-    """The data type to run in: float16 has no hardware on a TPU, and neither half type is fast on most CPUs."""
-    if device_kind == "cpu":
-        return torch.float32
-    if device_kind.startswith("tpu") and card_dtype == "float16":
-        return torch.bfloat16
-    return getattr(torch, card_dtype)
-
-
 def load_pipeline(folder: "ModelFolder", dtype: torch.dtype, on_progress: LoadListener) -> diffusers.DiffusionPipeline:
     """Load a pipeline from a folder that `model_folder.inspect_folder` has approved.
 
-    Each model is read by its own class, so that progress is real and the order is ours: the largest first, while the rest
-    of the host's memory is still free.
+    Each model is read by its own class, so that progress is real and the order is ours: the largest first, while the
+    rest of the host's memory is still free.
 
     Raises:
         LoadFailed: a file that passed the checks could not be read after all, or a class is unknown.

@@ -17,17 +17,16 @@ from tpu_ui.forecast import Forecast, explain, forecast
 from tpu_ui.graphs import GraphKey, Stage, WarmupState
 from tpu_ui.ledger import GraphLedger, StageOutcome
 from tpu_ui.loaded_pipeline import LoadedPipeline, Pictures
-from tpu_ui.loading import dtype_on_device
-from tpu_ui.modes import ExecutionMode, default_mode
+from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
-from tpu_ui.placement import choose_placement
 from tpu_ui.report import GenerationResult, Report, Timings
 from tpu_ui.request import GenerationRequest
 from tpu_ui.residency import Residency
-from tpu_ui.resolution import ResolvedRequest, resolve
+from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.resolver import Resolver
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
-from tpu_ui.sources import ModelSource, find_model
+from tpu_ui.sources import ModelSource
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class PipelineManager:
     def __init__(self, runtime: Runtime, settings: Settings, default_model: str) -> None:
         self.runtime = runtime
         self.settings = settings
-        self.default_model = default_model
+        self.resolver = Resolver(runtime.kind, settings, default_model)
         self.cache = CompileCache(settings.compile_cache_dir)
         self.ledger = GraphLedger(settings.ledger_path, self.cache)
         self._toolchain = runtime.toolchain()
@@ -55,27 +54,6 @@ class PipelineManager:
         self.ledger.close()
 
     # -- before a request ---------------------------------------------------------------------------------------------
-
-    def resolve(self, request: GenerationRequest, *, download: bool = True) -> tuple[ResolvedRequest, ModelSource]:
-        """Check a request against its model and fill in the defaults. Loads nothing; may fetch missing files.
-
-        Raises:
-            TpuUiError: what is wrong, in a sentence.
-        """
-        source = find_model(request.model or self.default_model, offline=self.settings.offline, download=download)
-        dtype = dtype_on_device(source.card.dtype, self.runtime.kind)
-        resolved = resolve(
-            request,
-            source.card,
-            revision=source.revision,
-            dtype=str(dtype).removeprefix("torch."),
-            device_kind=self.runtime.kind,
-            default_mode=default_mode(self.runtime.kind, self.settings.defer_and_fuse),
-            placement=choose_placement(
-                source.weight_bytes_in(dtype.itemsize), self.runtime.memory().total_bytes, self.runtime.kind
-            ),
-        )
-        return resolved, source
 
     def foresee(self, request: GenerationRequest) -> tuple[ResolvedRequest, Forecast]:
         """What the ledger says of a request before it runs.
@@ -106,7 +84,7 @@ class PipelineManager:
         """
         started = time.perf_counter()
         # 1 resolve, 2 keys
-        resolved, source = self.resolve(request)
+        resolved, source = self.resolver.resolve(request)
         keys = self._keys(resolved)
         key_list = list(keys.values())
         before = forecast(self.ledger, key_list, resolved.request.steps)

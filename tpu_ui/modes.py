@@ -49,13 +49,13 @@ def check_mode_on_device(mode: ExecutionMode, device_kind: str) -> None:
     """
     if mode is ExecutionMode.FUSED_EAGER and not device_kind.startswith("tpu"):
         raise ModeNotAllowed(
-            f"mode: fused eager exists only on a TPU (it is TorchTPU's EagerMode.DEFER_AND_FUSE), not on {device_kind}.",
+            f"mode: fused eager is TorchTPU's EagerMode.DEFER_AND_FUSE and exists only on a TPU, not on {device_kind}.",
             "Choose strict or compile.",
         )
 
 
 def default_mode(device_kind: str, defer_and_fuse: bool) -> ExecutionMode:
-    """The mode when a request names none: fused where TORCH_TPU_DEFER_AND_FUSE=1 asks for it, compile on a TPU, else strict."""
+    """The mode when a request names none: on a TPU compile, or fused if TORCH_TPU_DEFER_AND_FUSE=1; else strict."""
     if not device_kind.startswith("tpu"):
         return ExecutionMode.STRICT_EAGER
     return ExecutionMode.FUSED_EAGER if defer_and_fuse else ExecutionMode.COMPILED

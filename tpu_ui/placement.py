@@ -39,7 +39,10 @@ def parse_placement(value: object) -> Placement:
 _HEADROOM = 1.25
 
 
-def choose_placement(weight_bytes: int, device_bytes: int, device_kind: str) -> Placement:
-    """What AUTO means: one chip where the weights and some room fit it, else CPU offload."""
-    fits = device_kind == "cpu" or weight_bytes * _HEADROOM <= device_bytes
+def choose_placement(weight_bytes: int, device_bytes: int | None) -> Placement:
+    """What AUTO means: one chip where the weights and some room fit it, else CPU offload.
+
+    `device_bytes` is None where the device's memory is the host's: there is nothing to offload to.
+    """
+    fits = device_bytes is None or weight_bytes * _HEADROOM <= device_bytes
     return Placement.SINGLE if fits else Placement.CPU_OFFLOAD

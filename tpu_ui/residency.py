@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 
 import psutil
+import torch
 
 from tpu_ui.errors import DoesNotFit, JobCancelled
 from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.loaded_pipeline import LoadedPipeline
-from tpu_ui.loading import dtype_on_device, load_pipeline
+from tpu_ui.loading import load_pipeline
 from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.resolver import weight_bytes_on_device
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
 from tpu_ui.sources import ModelSource
@@ -57,8 +59,8 @@ class Residency:
         if identity in self._pipelines:
             self._pipelines[identity] = self._pipelines.pop(identity)
             return self._pipelines[identity]
-        dtype = dtype_on_device(source.card.dtype, self._runtime.kind)
-        needed = source.weight_bytes_in(dtype.itemsize)
+        dtype = getattr(torch, resolved.dtype)
+        needed = weight_bytes_on_device(source, self._runtime.kind)
         self._make_room(needed, source.card.label)
         started = time.perf_counter()
 
@@ -82,8 +84,8 @@ class Residency:
     def _make_room(self, needed_bytes: int, label: str) -> None:
         if needed_bytes > self.budget_bytes:
             raise DoesNotFit(
-                f"{label} needs {needed_bytes / 1e9:.1f} GB for its weights, above the {self.budget_bytes / 1e9:.1f} GB "
-                "that may be used here.",
+                f"{label} needs {needed_bytes / 1e9:.1f} GB for its weights, above the {self.budget_bytes / 1e9:.1f}
+                GB " "that may be used here.",
                 "Choose a smaller model, or free memory and start again.",
             )
         while self._pipelines and self.loaded_bytes + needed_bytes > self.budget_bytes:

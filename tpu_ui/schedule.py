@@ -1,9 +1,10 @@
 """The denoising schedule kept on the host, so that no graph depends on the number of steps or on the guidance value.
 
-TorchTPU makes Python numbers and the offsets of views part of a graph's fingerprint. A scheduler on the device indexes its
-schedule and multiplies by numbers drawn from it, so each new step count compiles its arithmetic again; in fused mode, and
-with a UNet, the whole model. Here the scheduler does its arithmetic on the host, on the few megabytes of the latents, and
-hands the device tensors only. The arithmetic is diffusers' own, unchanged, for any of its schedulers.
+TorchTPU makes Python numbers and the offsets of views part of a graph's fingerprint. A scheduler on the device
+indexes its schedule and multiplies by numbers drawn from it, so each new step count compiles its arithmetic again; in
+fused mode, and with a UNet, the whole model. Here the scheduler does its arithmetic on the host, on the few megabytes
+of the latents, and hands the device tensors only. The arithmetic is diffusers' own, unchanged, for any of its
+schedulers.
 """
 
 import copy
@@ -24,8 +25,9 @@ _TENSOR_METHODS = ("add_noise", "scale_noise", "index_for_timestep", "get_veloci
 class HostTimesteps(torch.Tensor):
     """A schedule on the host whose single elements come out as tensors of their own on the device.
 
-    A pipeline loops over the timesteps and feeds each to its model. An element of a device-side schedule is a view with an
-    offset, and each offset is a new graph; these elements have none. All other operations give plain host tensors.
+    A pipeline loops over the timesteps and feeds each to its model. An element of a device-side schedule is a view
+    with an offset, and each offset is a new graph; these elements have none. All other operations give plain host
+    tensors.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
@@ -81,8 +83,8 @@ class HostScheduler:
         return type(result)(**{name: on_device.get(id(value), value) for name, value in result.items()})
 
     def scale_model_input(self, sample: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        # Every scheduler of diffusers either returns the sample or multiplies it by one number; which one is asked with a
-        # sample of ones, so that the real one need not leave the device.
+        # Every scheduler of diffusers either returns the sample or multiplies it by one number; which one is asked
+        # with a sample of ones, so that the real one need not leave the device.
         method = super().scale_model_input
         arguments = [_to_host(value) for value in args]
         named = {name: _to_host(value) for name, value in kwargs.items()}
@@ -214,7 +216,8 @@ class DeviceScalar:
         if tensors:
             device = tensors[0].device
             return func(*(_lifted(v, device) for v in args), **{k: _lifted(v, device) for k, v in kwargs.items()})
-        # torch.full(size, value, device=...) and its like: filled on the host, since the value is part of a fill's graph.
+        # torch.full(size, value, device=...) and its like: filled on the host, since the value is part of a fill's
+        # graph.
         device = kwargs.pop("device", None)
         made = func(*(_lowered(v) for v in args), **{k: _lowered(v) for k, v in kwargs.items()})
         return made.to(device) if device is not None else made

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tpu_ui.catalogue import complete_card, find_card
-from tpu_ui.errors import LoadFailed, UnknownModel
+from tpu_ui.errors import LoadFailed, NotDownloaded, UnknownModel
 from tpu_ui.model_card import ModelCard
 from tpu_ui.model_folder import ModelFolder, inspect_folder
 
@@ -18,12 +18,10 @@ class ModelSource:
     folder: ModelFolder
     revision: str
 
-    def weight_bytes_in(self, bytes_per_parameter: int) -> int:
-        return sum(component.parameters for component in self.folder.components.values()) * bytes_per_parameter
-
     @property
-    def weight_bytes(self) -> int:
-        return self.folder.weight_bytes
+    def parameters(self) -> int:
+        """Numbers in all weights."""
+        return sum(component.parameters for component in self.folder.components.values())
 
 
 def find_model(name: str, *, offline: bool, download: bool = True) -> ModelSource:
@@ -67,7 +65,7 @@ def _snapshot(card: ModelCard, local_only: bool) -> Path:
             "Check the name; for a private one log in with `hf auth login` or set HF_TOKEN.",
         ) from error
     except errors.LocalEntryNotFoundError as error:
-        raise LoadFailed(
+        raise NotDownloaded(
             f"{card.label} is not on this machine" + ("." if local_only else ", and the Hub could not be reached."),
             "Connect to the network (and unset HF_HUB_OFFLINE), or name a local folder.",
         ) from error

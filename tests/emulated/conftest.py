@@ -41,6 +41,6 @@ def generate(manager: "PipelineManager", tiny_models: Path) -> Generate:
     def run(model: str = "sd3", **fields: object) -> GenerationResult:
         values = {"prompt": "a red cat", "width": 64, "height": 64, "steps": 3, "seed": 0, **fields}
         request = GenerationRequest.from_mapping(values | {"model": str(tiny_models / model)})
-        return manager.generate(request, lambda progress: None, lambda: False)
+        return manager.generate(request, lambda _: None, lambda: False)
 
     return run

@@ -27,7 +27,9 @@ def plain(tiny_models):
 @pytest.mark.parametrize("model", ["sd3", "flux", "flux-guided", "sdxl"])
 def test_every_mode_and_placement_gives_the_picture_of_plain_diffusers(generate, plain, model):
     extra = {} if model.startswith("flux") else {"negative_prompt": "blue"}
-    expected = plain(model, prompt="two dogs", num_inference_steps=5, guidance_scale=4.5, seed=11, **text(model), **extra)
+    expected = plain(
+        model, prompt="two dogs", num_inference_steps=5, guidance_scale=4.5, seed=11, **text(model), **extra
+    )
     for mode in ("strict", "fused", "compile"):
         for placement in ("single", "cpu_offload"):
             result = generate(
@@ -41,7 +43,9 @@ def test_every_mode_and_placement_gives_the_picture_of_plain_diffusers(generate,
 
 def text(model: str) -> dict[str, int]:
     # The fixed text length that the card derives for these folders.
-    return {"sd3": {"max_sequence_length": 77}, "sdxl": {}}.get(model, {"max_sequence_length": 256 if model == "flux" else 512})
+    return {"sd3": {"max_sequence_length": 77}, "sdxl": {}}.get(
+        model, {"max_sequence_length": 256 if model == "flux" else 512}
+    )
 
 
 def test_switching_the_mode_leaves_no_trace(generate):

@@ -6,12 +6,13 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TextIO
 
 from tpu_ui.cli.running import EngineOnDemand, exit_code_of, results_on_stdout
 from tpu_ui.cli.values import request_values
 from tpu_ui.errors import InvalidRequest, TpuUiError
-from tpu_ui.outputs import save_as
+from tpu_ui.outputs import numbered_paths, save_as
 from tpu_ui.recipe import Recipe
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.request import GenerationRequest
@@ -49,12 +50,10 @@ def _one(line: Any, number: int, engine: EngineOnDemand) -> tuple[Report, int]:
 
 
 def _save(result: GenerationResult, out: str) -> tuple[str, ...]:
-    paths = []
-    for index, image in enumerate(result.images):
-        path = out if len(result.images) == 1 else f"{out.removesuffix('.png')}-{index + 1}.png"
-        save_as(image, Recipe.of(result, index), path)
-        paths.append(path)
-    return tuple(paths)
+    paths = numbered_paths(Path(out), len(result.images))
+    for index, (image, path) in enumerate(zip(result.images, paths, strict=True)):
+        save_as(image, Recipe.of(result.request, result.report, index), path)
+    return tuple(map(str, paths))
 
 
 def _check_out(out: Any) -> None:

@@ -19,7 +19,9 @@ EXIT_CANCELLED = 130  # as a shell reports a program ended by Ctrl+C
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code: 0, 1 for a fault, 2 for a mistake of the user, 130 when cancelled."""
     options = build_parser().parse_args(arguments)
-    logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
     try:
         return options.run(options)
     except TpuUiError as error:
@@ -52,7 +54,7 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         default="auto",
-        help=f"auto or one of {', '.join(DEVICE_KINDS)}. auto takes a TPU if one is in the machine, else CUDA, else the CPU",
+        help=f"auto or one of {', '.join(DEVICE_KINDS)}. auto takes a TPU if there is one, else CUDA, else the CPU",
     )
 
 
@@ -77,14 +79,18 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--batch", help="number of pictures; picture i has seed + i")
     parser.add_argument("--out", help="the PNG to write (default out.png); with several pictures -1, -2 ... is added")
     parser.add_argument("--json", action="store_true", help="end with a report as JSON on standard output")
-    parser.add_argument("--requests", metavar="FILE", help="run the requests of a file, one JSON object a line; - reads standard input")
+    parser.add_argument(
+        "--requests", metavar="FILE", help="run the requests of a file, one JSON object a line; - reads standard input"
+    )
 
 
 def _add_warmup(commands: argparse._SubParsersAction) -> None:
     parser = _command(commands, "warmup", warmup.run, "Compile sizes now, so that later pictures need not wait.")
     _add_device(parser)
     _add_model(parser)
-    parser.add_argument("--size", help="sizes with commas between, for example 1024x1024,768x1344; default: the model's")
+    parser.add_argument(
+        "--size", help="sizes with commas between, for example 1024x1024,768x1344; default: the model's"
+    )
     parser.add_argument("--batch", default="1", help="numbers of pictures with commas between")
     parser.add_argument("--json", action="store_true", help="print one JSON report a line")
 
@@ -106,5 +112,7 @@ def _add_show(commands: argparse._SubParsersAction) -> None:
     models.add_argument("--json", action="store_true")
     cache = _command(commands, "cache", show.cache, "List or prune the compiled graphs on disk.")
     cache.add_argument("action", choices=("list", "prune"))
-    cache.add_argument("--to", metavar="BYTES", help="prune: what may stay, for example 5GB (default: the budget; 0 clears)")
+    cache.add_argument(
+        "--to", metavar="BYTES", help="prune: what may stay, for example 5GB (default: the budget; 0 clears)"
+    )
     cache.add_argument("--json", action="store_true")

@@ -1,6 +1,7 @@
 """Progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 import sys
+import time
 from types import TracebackType
 
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tpu_ui import events
 from tpu_ui.events import Phase
 
+_SECONDS_BETWEEN_LINES = 5.0  # while one graph compiles
 _REPORTED_STEPS = 10  # on plain lines, about that many of all steps
 
 
@@ -45,6 +47,8 @@ class ProgressPrinter:
             self._bar = Progress(*columns, console=self._console, transient=True)
             self._task = self._bar.add_task("starting", total=None)
         self._last_line = ""
+        self._last_graphs: int | None = None
+        self._last_compile_line = 0.0
 
     def __enter__(self) -> "ProgressPrinter":
         if self._bar is not None:
@@ -60,9 +64,22 @@ class ProgressPrinter:
         if self._bar is not None:
             done, total = _amount(event)
             self._bar.update(self._task, description=line, completed=done, total=total)
-        elif line != self._last_line and _is_worth_a_line(event):
+        elif line != self._last_line and self._is_worth_a_line(event):
             print(line, file=sys.stderr, flush=True)
             self._last_line = line
+
+    def _is_worth_a_line(self, event: events.Progress) -> bool:
+        if event.phase is Phase.COMPILING:
+            new = (
+                event.graphs != self._last_graphs or time.monotonic() - self._last_compile_line > _SECONDS_BETWEEN_LINES
+            )
+            if new:
+                self._last_graphs, self._last_compile_line = event.graphs, time.monotonic()
+            return new
+        if event.phase is not Phase.DENOISING or not event.step:
+            return True
+        every = max(1, event.steps // _REPORTED_STEPS)
+        return event.step % every == 0 or event.step == event.steps
 
 
 def _amount(event: events.Progress) -> tuple[float, float | None]:
@@ -71,10 +88,3 @@ def _amount(event: events.Progress) -> tuple[float, float | None]:
     if event.graphs_expected:
         return min(event.graphs or 0, event.graphs_expected), event.graphs_expected
     return event.step or 0, event.steps
-
-
-def _is_worth_a_line(event: events.Progress) -> bool:
-    if event.phase is not Phase.DENOISING or not event.step:
-        return True
-    every = max(1, event.steps // _REPORTED_STEPS)
-    return event.step % every == 0 or event.step == event.steps

@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+from tpu_ui.catalogue import default_model_on
 from tpu_ui.cli.progress import ProgressPrinter
 from tpu_ui.engine import engine_starter
-from tpu_ui.errors import TpuUiError
+from tpu_ui.errors import NotDownloaded, TpuUiError
+from tpu_ui.hardware import choose_device
 from tpu_ui.jobs import JobKind, JobQueue, JobState
 from tpu_ui.report import GenerationResult
 from tpu_ui.request import GenerationRequest
+from tpu_ui.resolver import Resolver
 from tpu_ui.settings import read_settings
 
 _OWNER = "command line"
@@ -31,10 +34,16 @@ def results_on_stdout() -> Iterator[TextIO]:
 
 
 class EngineOnDemand:
-    """Use as a context. The device is opened by the first request that passes its checks."""
+    """Use as a context. The device is opened by the first request that passes its checks.
+
+    Raises:
+        DeviceUnavailable: the device is not to be had.
+    """
 
     def __init__(self, device: str) -> None:
-        self._device = device
+        self._choice = choose_device(device)
+        self._settings = read_settings()
+        self._resolver = Resolver(self._choice.kind, self._settings, default_model_on(self._choice.kind))
         self._queue: JobQueue | None = None
 
     def __enter__(self) -> "EngineOnDemand":
@@ -46,6 +55,11 @@ class EngineOnDemand:
         if self._queue is not None:
             self._queue.close()
 
+    def _check(self, request: GenerationRequest) -> None:
+        """Refuse at once what needs no device to be refused; a model that must be downloaded is checked after that."""
+        with contextlib.suppress(NotDownloaded):
+            self._resolver.resolve(request, download=False)
+
     def run(self, request: GenerationRequest, kind: JobKind = JobKind.GENERATE) -> GenerationResult:
         """Run one request and show its progress.
 
@@ -53,8 +67,9 @@ class EngineOnDemand:
             TpuUiError: why there are no pictures.
             KeyboardInterrupt: after the job has been cancelled.
         """
+        self._check(request)
         if self._queue is None:
-            self._queue = JobQueue(engine_starter(self._device, read_settings()))
+            self._queue = JobQueue(engine_starter(self._choice.kind, self._settings))
         job = self._queue.submit(request, _OWNER, kind)
         try:
             with ProgressPrinter() as printer:

@@ -11,6 +11,11 @@ from tpu_ui.ledger import GraphLedger
 from tpu_ui.settings import parse_bytes, read_settings
 
 
+_CACHE_COLUMNS = (
+    "model", "stage", "size", "batch", "mode", "placement", "state", "graphs", "compile_seconds", "bytes", "last_used",
+)  # fmt: skip
+
+
 def devices(options: argparse.Namespace) -> int:
     facts = describe_devices(read_settings())
     if options.json:
@@ -75,7 +80,7 @@ def cache(options: argparse.Namespace) -> int:
         print(json.dumps({"folder": str(cache.root), "bytes": cache.total_bytes(), "keys": rows}, indent=2))
     else:
         print(f"{cache.root}: {cache.total_bytes():,} bytes of at most {settings.cache_budget_bytes:,}")
-        _print_table(rows, ("model", "stage", "size", "batch", "mode", "placement", "state", "graphs", "compile_seconds", "bytes", "last_used"))  # fmt: skip
+        _print_table(rows, _CACHE_COLUMNS)
     ledger.close()
     return 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tpu_ui.demo.checker import check
+from tpu_ui.demo.checker import check, look
 from tpu_ui.demo.prompts import Wanted, wanted_of, write_prompt
 from tpu_ui.demo.renderer import render
 from tpu_ui.demo.scenes import is_held_out, sample_scene
@@ -31,6 +31,8 @@ SETTINGS = (
     (192, 320, 12, 4.0),
 )
 BATCH = 10
+AVOIDED = ("red", "blue", "green", "purple")
+UNKNOWN_WORDS = ("breathtaking", "zyx", "cinematic", "8k")
 
 
 def held_out_wanted(rng: np.random.Generator, aspect: float, objects: int) -> Wanted:
@@ -78,7 +80,7 @@ def load_pipeline(folder: Path):
     return pipeline
 
 
-def draw(pipeline, prompts: list[str], seeds: list[int], width: int, height: int, steps: int, guidance: float):
+def draw(pipeline, prompts: list[str], seeds: list[int], width, height, steps, guidance, negative: str = ""):
     """Pictures for prompts, a batch at a time."""
     import torch
 
@@ -91,18 +93,29 @@ def draw(pipeline, prompts: list[str], seeds: list[int], width: int, height: int
             height=height,
             num_inference_steps=steps,
             guidance_scale=guidance,
+            negative_prompt=[negative] * len(prompts[part]),
             max_sequence_length=32,
             generator=[torch.Generator().manual_seed(seed) for seed in seeds[part]],
         ).images
     return pictures
 
 
-def evaluate(pipeline, setting: tuple[int, int, int, float], objects: int, count: int, seed: int = 0) -> dict:
+def with_unknown_words(prompt: str, rng: np.random.Generator) -> str:
+    """The prompt with words strewn in that the model has no token for."""
+    words = prompt.split()
+    for word in UNKNOWN_WORDS:
+        words.insert(int(rng.integers(len(words) + 1)), word)
+    return " ".join(words)
+
+
+def evaluate(pipeline, setting: tuple[int, int, int, float], objects: int, count: int, unknown: bool = False) -> dict:
     """Draws `count` held-out prompts with this setting and counts what the checker accepts."""
     width, height, steps, guidance = setting
-    rng = np.random.default_rng([seed, width, height, steps, int(guidance * 10), objects])
+    rng = np.random.default_rng([width, height, steps, int(guidance * 10), objects, unknown])
     wanted = [held_out_wanted(rng, width / height, objects) for _ in range(count)]
     prompts = [write_prompt(item) for item in wanted]
+    if unknown:
+        prompts = [with_unknown_words(prompt, rng) for prompt in prompts]
     pictures = draw(pipeline, prompts, list(range(count)), *setting)
     verdicts = [check(picture, item) for picture, item in zip(pictures, wanted, strict=True)]
     wrong = [
@@ -120,6 +133,17 @@ def evaluate(pipeline, setting: tuple[int, int, int, float], objects: int, count
         "right": 1 - len(wrong) / count,
         "wrong": wrong,
     }
+
+
+def avoided_colour_rate(pipeline, count: int, negative: bool) -> float:
+    """Share of "a star" and the like whose colour is one that a negative prompt forbids (or merely might forbid)."""
+    hits = 0
+    for i, colour in enumerate(AVOIDED):
+        prompts = [f"a {SHAPES[(i + k) % len(SHAPES)]} on a white background" for k in range(count)]
+        seeds = [1000 * i + k for k in range(count)]
+        pictures = draw(pipeline, prompts, seeds, 192, 192, 12, 4.0, colour if negative else "")
+        hits += sum(colour in [item.colour for item in look(picture).objects] for picture in pictures)
+    return hits / (count * len(AVOIDED))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -150,8 +174,18 @@ def main(argv: list[str] | None = None) -> None:
             flush=True,
         )
         rows += pair
+    unknown = [evaluate(pipeline, SETTINGS[0], objects, options.prompts, unknown=True) for objects in (1, 2)]
+    print(f"\nwith four unknown words: {unknown[0]['right']:.1%} one object, {unknown[1]['right']:.1%} two objects")
+    avoided = [avoided_colour_rate(pipeline, max(4, options.prompts // 2), negative) for negative in (False, True)]
+    print(f"a given colour appears in {avoided[0]:.1%} of free choices, and in {avoided[1]:.1%} as negative prompt")
     if options.json:
-        options.json.write_text(json.dumps({"checker": rates, "rows": rows}, indent=1) + "\n")
+        figures = {
+            "checker": rates,
+            "rows": rows,
+            "unknown_words": unknown,
+            "avoided_colour": {"without": avoided[0], "with": avoided[1]},
+        }
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ from torch.nn import functional as F
 
 from tpu_ui.demo.captions import SLOTS, Caption, caption
 from tpu_ui.demo.components import POOLED_WIDTHS, TEXT_WIDTHS, new_text_encoders
+from tpu_ui.demo.muon import Muon
 from tpu_ui.demo.progress import Checkpoint, Log, learning_rate_factor, seed_torch, stream
 from tpu_ui.demo.scenes import sample_training_scene
 from tpu_ui.demo.tokenizer import TEXT_TOKENS, new_tokenizer
 
 STAGE = "text"
 BATCH = 128
-LEARNING_RATE = 2e-3
+LEARNING_RATE = 3e-3
 SUMMARY_TOKENS = 4
 """The last tokens, padding almost always, have seen the whole text: they are taught to hold all slots too."""
 
@@ -73,40 +74,46 @@ def draw_captions(rng: np.random.Generator, count: int) -> list[Caption]:
     return [caption(sample_training_scene(rng, 1.0), rng, empty=0.02) for _ in range(count)]
 
 
-def train(out: Path, seed: int, steps: int, save_every: int = 500):
+def train(out: Path, seed: int, steps: int, save_every: int = 200):
     """Trains to the given step, from the last checkpoint if there is one; returns the two frozen encoders."""
     checkpoint, tokenizer = Checkpoint(out, STAGE), new_tokenizer()
     torch.manual_seed(seed)
     encoders, reader = nn.ModuleList(new_text_encoders()), SlotReader()
-    optimizer = torch.optim.AdamW(
-        [*encoders.parameters(), *reader.parameters()], lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=1e-4
+    inner, outer = [], list(reader.parameters())
+    for name, parameter in encoders.named_parameters():
+        (inner if parameter.ndim == 2 and "encoder.layers" in name else outer).append(parameter)
+    optimizers = (
+        Muon(inner, lr=LEARNING_RATE),
+        torch.optim.AdamW(outer, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0),
     )
     start = 0
     if state := checkpoint.load():
         encoders.load_state_dict(state["model"])
         reader.load_state_dict(state["reader"])
-        optimizer.load_state_dict(state["optimizer"])
+        for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
         start = state["step"]
-    log = Log(STAGE, start, steps, every=100)
+    log = Log(STAGE, start, steps, every=50)
     for step in range(start, steps):
         seed_torch(seed, STAGE, step)
         captions = draw_captions(stream(seed, STAGE, step), BATCH)
-        for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * learning_rate_factor(step, steps, warmup=100, decay=0.6)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
+            group["lr"] = LEARNING_RATE * learning_rate_factor(step, steps, warmup=50, decay=0.6)
         with torch.autocast("cpu", torch.bfloat16):
             logits = reader(*encode(encoders, token_ids(tokenizer, captions)))
         loss, right = _loss(logits, torch.tensor([item.slots for item in captions]))
-        optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(encoders.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         log.add(step, float(loss.detach()), f"all slots right {float(right):.2f}")
         if (step + 1) % save_every == 0 or step + 1 == steps:
             checkpoint.save(
                 {
                     "model": encoders.state_dict(),
                     "reader": reader.state_dict(),
-                    "optimizer": optimizer.state_dict(),
+                    "optimizers": [optimizer.state_dict() for optimizer in optimizers],
                     "step": step + 1,
                 }
             )

@@ -80,5 +80,5 @@ def launch_options(text: gr.I18n) -> dict[str, Any]:
         "enable_monitoring": False,
         "ssr_mode": False,
         "show_error": False,
-        "footer_links": ["api"],
+        "footer_links": ["api", "settings"],
     }

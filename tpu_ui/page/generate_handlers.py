@@ -23,7 +23,8 @@ from tpu_ui.shapes import parse_size
 log = logging.getLogger(__name__)
 
 STATE_LABELS = {state.value: f"{render.mark(state.value)} {wording.short_state(state)}" for state in WarmupState}
-_NO_NEAREST = "–"
+_IS_NEAREST = "This size is warm"
+_NO_NEAREST = "No other size is warm yet"
 
 # These answer at once, and a page asks them often: they go past Gradio's own queue.
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -116,7 +117,9 @@ def _wire_verdict(desk: Desk, tab: GenerateTab, stamp: gr.Textbox) -> None:
             return {tab.verdict: render.verdict(refused), tab.nearest: gr.Button(_NO_NEAREST, interactive=False)}
         word = desk.verdict(request)
         nearest = word.nearest_warm
-        label = f"Use {nearest.replace('x', '×')}, the nearest warm size" if nearest else _NO_NEAREST
+        label = _IS_NEAREST if word.state == WarmupState.WARM else _NO_NEAREST
+        if nearest is not None:
+            label = f"Use {nearest.replace('x', '×')}, the nearest warm size"
         return {
             tab.verdict: render.verdict(word),
             tab.nearest: gr.Button(label, interactive=nearest is not None),

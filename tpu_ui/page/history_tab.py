@@ -34,7 +34,7 @@ def build_and_wire(
             )  # fmt: skip
             older = gr.Button(text("older"), size="sm", interactive=False, elem_id="older")
         with gr.Column(scale=3, min_width=300):
-            details = gr.HTML(_NOTHING, elem_id="history-details", padding=True)
+            details = gr.HTML(_NOTHING, elem_id="history-details", elem_classes="panel-card", padding=True)
             with gr.Row():
                 restore = gr.Button(text("use_settings"), interactive=False, elem_id="history-restore")
                 delete = gr.Button(text("delete"), interactive=False, variant="stop", elem_id="history-delete")

@@ -31,7 +31,6 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "tab_history": ("History", "Histórico"),
     "tab_png": ("PNG", "PNG"),
     "tab_system": ("System", "Sistema"),
-    "known_keys": ("Shapes known on this machine", "Formas conhecidas nesta máquina"),
     "warm_sizes": ("Sizes to warm up", "Tamanhos a aquecer"),
     "warm": ("Warm up", "Aquecer"),
     "cancel_warm": ("Cancel warm-up", "Cancelar aquecimento"),

@@ -27,7 +27,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, tabs: gr.Tabs, target: GenerateTab
                 elem_id="png-drop", buttons=[],
             )  # fmt: skip
         with gr.Column(scale=4, min_width=300):
-            found = gr.HTML(_NOTHING, elem_id="png-found", padding=True)
+            found = gr.HTML(_NOTHING, elem_id="png-found", elem_classes="panel-card", padding=True)
             restore = gr.Button(text("use_settings"), variant="primary", interactive=False, elem_id="png-restore")
 
     def read(path: Any) -> tuple:

@@ -10,14 +10,15 @@ from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import QUICK
 
-_PATHS = ("compile_cache",)
+_PATHS = ("compile_cache", "tcmalloc")
+_ELSEWHERE = ("device", "why")  # of `auto`; this page may have been started with another
 
 
 def build_and_wire(desk: Desk, text: gr.I18n, tab: gr.Tab) -> None:
     """Lay the tab out and connect it."""
     with gr.Row(elem_classes="two-columns"):
-        now = gr.HTML(elem_id="system-now", padding=True)
-        facts = gr.HTML(elem_id="system-facts", padding=True)
+        now = gr.HTML(elem_id="system-now", elem_classes="panel-card", padding=True)
+        facts = gr.HTML(elem_id="system-facts", elem_classes="panel-card", padding=True)
     refresh = gr.Button(text("refresh"), size="sm", elem_id="system-refresh")
 
     def show() -> tuple[str, str]:
@@ -52,8 +53,8 @@ def _facts(desk: Desk) -> list[tuple[str, str]]:
     facts = describe_devices(desk.settings)
     rows = []
     for name, value in facts.items():
-        if name in _PATHS and not desk.options.is_private:
+        if name in _ELSEWHERE or (name in _PATHS and not desk.options.is_private):
             continue
         told = wording.size_in_bytes(value) if name.endswith("_bytes") else str(value)
-        rows.append((name.removesuffix("_bytes").replace("_", " "), told))
+        rows.append((name.replace("_bytes", " size" if name == "compile_cache_bytes" else "").replace("_", " "), told))
     return rows

@@ -59,7 +59,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, page: gr.Blocks, tab: gr.Tab, brow
                 cancel = gr.Button(text("cancel_warm"), interactive=False, elem_id="warm-cancel")
             panel = gr.HTML(render.idle(""), elem_id="warm-panel", container=False, padding=False)
         with gr.Column(scale=5, min_width=300):
-            table = gr.HTML(elem_id="known-shapes", label=text("known_keys"), show_label=True, container=True)
+            table = gr.HTML(elem_id="known-shapes", elem_classes="panel-card", padding=True)
             with gr.Row():
                 refresh = gr.Button(text("refresh"), size="sm", elem_id="warm-refresh")
                 if desk.options.is_private:
