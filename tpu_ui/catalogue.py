@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpu_ui.errors import UnknownModel, UnusableModel
+from tpu_ui.inspected_folders import inspected
 from tpu_ui.model_card import CLIP_TEXT_TOKENS, ModelCard, card_from_folder, card_of_unseen_repository
-from tpu_ui.model_folder import ModelFolder, inspect_folder
+from tpu_ui.model_folder import ModelFolder
 from tpu_ui.pipeline_kinds import GuidanceKind
 from tpu_ui.shapes import ShapeLadder, SizeRule
 
@@ -175,7 +176,7 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
         return known
     looks_like_path = wanted.startswith((".", "/", "~", os.sep)) and "\0" not in wanted
     if looks_like_path or (wanted and os.path.exists(wanted)):
-        return card_from_folder(inspect_folder(os.path.expanduser(wanted)))
+        return card_from_folder(inspected(os.path.expanduser(wanted)))
     ways = f"Name one of {', '.join(card.id for card in cards.values())}, a folder, or a Hub repository as org/name."
     if _URL.match(wanted):
         hub = _HUB_URL.fullmatch(wanted)

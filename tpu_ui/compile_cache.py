@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterable
 from pathlib import Path
+from stat import S_ISREG
 
 log = logging.getLogger(__name__)
 
@@ -16,12 +17,22 @@ class CompileCache:
 
     def files(self) -> dict[str, int]:
         """Names and sizes, in bytes, of all files there are now."""
+        return {name: size for name, (size, _) in self._stats().items()}
+
+    def _stats(self) -> dict[str, tuple[int, int]]:
+        """Size in bytes and time of writing in nanoseconds, by name."""
         found = {}
         for path in self.root.rglob("*"):
             with contextlib.suppress(FileNotFoundError):  # another process may prune meanwhile
-                if path.is_file():
-                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+                stat = path.stat()
+                if S_ISREG(stat.st_mode):
+                    found[path.relative_to(self.root).as_posix()] = (stat.st_size, stat.st_mtime_ns)
         return found
+
+    def files_since(self, unix_seconds: float) -> dict[str, int]:
+        """Names and sizes of the files written since then."""
+        limit = int(unix_seconds * 1e9)
+        return {name: size for name, (size, written) in self._stats().items() if written >= limit}
 
     def has(self, name: str, size: int) -> bool:
         """Whether the file is there with the size it was written with. A cut file would be compiled again."""

@@ -78,7 +78,7 @@ def install_cpu_plugin() -> None:
 
 
 def pretend_one_chip() -> None:
-    """Say that there is one chip: torch.accelerator and enable_model_cpu_offload() ask. Call once torch_tpu is there."""
+    """Say that there is one chip: torch.accelerator and CPU offload ask for it. Call once torch_tpu is there."""
     import torch
     from torch_tpu._internal.utils import hardware
 

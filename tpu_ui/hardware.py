@@ -180,7 +180,7 @@ def choose_device(
 
 
 def device_memory_bytes(device_kind: str, sys_root: Path = Path("/sys")) -> int | None:
-    """Memory of one device in bytes, without starting it; None where it is the host's, or is only known to the driver."""
+    """Bytes of memory of one device, without starting it; None where it is the host's, or only the driver knows."""
     host = find_tpus(sys_root) if device_kind == "tpu" else None
     return None if host is None else host.chip.hbm_bytes_per_device
 

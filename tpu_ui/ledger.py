@@ -309,6 +309,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         tables = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
         if version != _SCHEMA_VERSION and tables:
             raise sqlite3.DatabaseError(f"its schema is version {version}, not {_SCHEMA_VERSION}")
+        # With a write-ahead log a commit need not wait for the disk, and a killed process still leaves the file whole.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
         with database:
             database.executescript(_SCHEMA)
             database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")

@@ -61,7 +61,7 @@ class PipelineManager:
         Raises:
             TpuUiError: the request cannot run, and why.
         """
-        resolved, _ = self.resolve(request, download=False)  # asked at each change of a control: no network
+        resolved, _ = self.resolver.resolve(request, download=False)  # asked at each change of a control: no network
         keys = self._keys(resolved)
         return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps)
 
@@ -87,8 +87,10 @@ class PipelineManager:
         resolved, source = self.resolver.resolve(request)
         keys = self._keys(resolved)
         key_list = list(keys.values())
-        before = forecast(self.ledger, key_list, resolved.request.steps)
-        why = explain(self.ledger, key_list)
+        state = self.ledger.state_of_request(key_list)
+        needs_compile = state not in (WarmupState.WARM, WarmupState.ON_DISK)
+        why = explain(self.ledger, key_list) if needs_compile else (f"broken promise: it was called {state.value}",)
+        expected = forecast(self.ledger, key_list, resolved.request.steps).compiles_expected if needs_compile else 0
         counted_from = self.runtime.counters()
         with _PeakMemory(self.runtime) as peak, self.ledger.compiling(key_list):
             # 3 acquire
@@ -97,7 +99,7 @@ class PipelineManager:
             try:
                 # 4 run
                 notices = resolved.notices + loaded.truncation_notices(resolved)
-                outcomes, pictures = self._run_as_promised(loaded, resolved, before, emit, cancelled)
+                outcomes, pictures = self._run_as_promised(loaded, resolved, state, expected, emit, cancelled)
                 total_seconds = time.perf_counter() - started
                 # 5 account
                 self._enter_pass(keys, outcomes)
@@ -105,8 +107,9 @@ class PipelineManager:
             except (RuntimeError, MemoryError, ValueError, TypeError, IndexError, NotImplementedError) as error:
                 raise self._as_fault(error, resolved, key_list) from error
         compiles = (self.runtime.counters() - counted_from).compiles
-        was_warm = self._settle_promise(before, compiles, resolved)
-        self._keep_within_budget()
+        was_warm = self._settle_promise(state, compiles, resolved)
+        if compiles:
+            self._keep_within_budget()
         emit(Progress(Phase.DONE, elapsed_seconds=total_seconds))
         ran = resolved.request
         report = Report(
@@ -121,10 +124,10 @@ class PipelineManager:
             height=ran.height,
             steps=ran.steps,
             guidance=ran.guidance,
-            state_before=before.state.value,
+            state_before=state.value,
             was_warm=was_warm,
             new_compiles=compiles,
-            why_compiled=_why(why, compiles, before),
+            why_compiled=why if compiles else (),
             timings=_timings(load_seconds, total_seconds, outcomes),
             seconds_per_step=outcomes[Stage.DENOISER].step_seconds if Stage.DENOISER in outcomes else None,
             peak_memory_bytes=peak.bytes,
@@ -147,29 +150,29 @@ class PipelineManager:
         self,
         loaded: LoadedPipeline,
         resolved: ResolvedRequest,
-        before: Forecast,
+        state: WarmupState,
+        graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
     ) -> tuple[dict[Stage, StageOutcome], Pictures]:
         """Run a request; one that was called warm runs where Dynamo may trace nothing new."""
-        if before.state is WarmupState.WARM:
+        if state is WarmupState.WARM:
             try:
                 with self.runtime.forbid_recompiles():
-                    return self._one_pass(loaded, resolved, before, emit, cancelled)
+                    return self._one_pass(loaded, resolved, graphs_expected, emit, cancelled)
             except UnexpectedCompile:
                 log.warning("A request that was called warm needs a new graph; it runs again and may compile.")
-        return self._one_pass(loaded, resolved, before, emit, cancelled)
+        return self._one_pass(loaded, resolved, graphs_expected, emit, cancelled)
 
     def _one_pass(
         self,
         loaded: LoadedPipeline,
         resolved: ResolvedRequest,
-        before: Forecast | None,
+        graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
     ) -> tuple[dict[Stage, StageOutcome], Pictures]:
-        expected = before.compiles_expected if before else None
-        with PassObserver(self.runtime, self.cache, emit, cancelled, expected) as observer:
+        with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected) as observer:
             pictures = loaded.run(resolved, observer)
             return observer.finish(), pictures
 
@@ -202,8 +205,8 @@ class PipelineManager:
                 return
         log.warning("%s still compiles after %d passes; it stays cold.", resolved.card.id, _MAX_PROVING_PASSES + 1)
 
-    def _settle_promise(self, before: Forecast, compiles: int, resolved: ResolvedRequest) -> bool:
-        if before.state is not WarmupState.WARM:
+    def _settle_promise(self, state: WarmupState, compiles: int, resolved: ResolvedRequest) -> bool:
+        if state is not WarmupState.WARM:
             return False
         kept = compiles == 0
         self.ledger.record_promise(kept)
@@ -268,14 +271,6 @@ def _timings(load_seconds: float, total_seconds: float, outcomes: dict[Stage, St
         decode=run(Stage.DECODER),
         total=total_seconds,
     )
-
-
-def _why(reasons: tuple[str, ...], compiles: int, before: Forecast) -> tuple[str, ...]:
-    if not compiles:
-        return ()
-    if before.state in (WarmupState.WARM, WarmupState.ON_DISK):
-        return (f"broken promise: it was called {before.state.value}",)
-    return reasons
 
 
 def _to_images(pictures: Pictures) -> tuple[Image.Image, ...]:

@@ -49,12 +49,11 @@ class PassObserver:
         self._outcomes: dict[Stage, StageOutcome] = {}
         self._step_seconds: list[float] = []
         self._at_start = self._at_stage = self._at_step = (time.perf_counter(), runtime.counters())
-        self._files: dict[str, int] | None = None
+        self._files_since = time.time()
         self._stop = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="compile-watch", daemon=True)
 
     def __enter__(self) -> "PassObserver":
-        self._files = self._cache.files()
         self.enter(Stage.TEXT)
         self._watcher.start()
         return self
@@ -129,8 +128,8 @@ class PassObserver:
         self._stage = None
 
     def _new_files(self) -> dict[str, int]:
-        before, self._files = self._files or {}, self._cache.files()
-        return {name: size for name, size in self._files.items() if name not in before}
+        since, self._files_since = self._files_since, time.time()
+        return self._cache.files_since(since)
 
     def _watch(self) -> None:
         """Report compiles while the device thread is inside one; the counters may be read from any thread."""

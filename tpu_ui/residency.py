@@ -84,8 +84,8 @@ class Residency:
     def _make_room(self, needed_bytes: int, label: str) -> None:
         if needed_bytes > self.budget_bytes:
             raise DoesNotFit(
-                f"{label} needs {needed_bytes / 1e9:.1f} GB for its weights, above the {self.budget_bytes / 1e9:.1f}
-                GB " "that may be used here.",
+                f"{label} needs {needed_bytes / 1e9:.1f} GB for its weights; "
+                f"{self.budget_bytes / 1e9:.1f} GB may be used here.",
                 "Choose a smaller model, or free memory and start again.",
             )
         while self._pipelines and self.loaded_bytes + needed_bytes > self.budget_bytes:

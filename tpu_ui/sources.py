@@ -1,13 +1,13 @@
 """Where a model's files are: a folder, or the cache of the Hub."""
 
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 from tpu_ui.catalogue import complete_card, find_card
 from tpu_ui.errors import LoadFailed, NotDownloaded, UnknownModel
+from tpu_ui.inspected_folders import inspected
 from tpu_ui.model_card import ModelCard
-from tpu_ui.model_folder import ModelFolder, inspect_folder
+from tpu_ui.model_folder import ModelFolder
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def find_model(name: str, *, offline: bool, download: bool = True) -> ModelSourc
     """
     card = find_card(name)
     path = card.folder if card.repo_id is None else _snapshot(card, local_only=offline or not download)
-    folder = _inspected(path, _signature(path))
+    folder = inspected(path)
     revision = None if card.repo_id is None else path.name  # snapshots are folders named by their commit
     card = complete_card(card, folder, revision)
     return ModelSource(card, folder, card.revision)
@@ -73,16 +73,3 @@ def _snapshot(card: ModelCard, local_only: bool) -> Path:
         raise LoadFailed(
             f"{card.label} could not be downloaded ({type(error).__name__}).", "Try again; what arrived is kept."
         ) from error
-
-
-def _signature(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names, sizes and times of a folder's files: when one changes, the folder is inspected anew."""
-    if not path.is_dir():
-        return ()
-    stats = ((file.as_posix(), file.stat()) for file in sorted(path.rglob("*")) if file.is_file())
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
-
-
-@lru_cache(maxsize=16)
-def _inspected(path: Path, _signature: tuple) -> ModelFolder:
-    return inspect_folder(path)

@@ -41,6 +41,7 @@ class TpuRuntime:
         self.torch_device = torch.device("tpu", 0)  # each process sees one chip, always index 0
         dynamo.allow_many_graphs()
         self._dropped_compile_seconds = 0.0
+        self._summed = (-1, 0.0)  # (compiles, their seconds), so that a long list is not added up at each step
         try:
             torch.ones(1).to(self.torch_device).cpu()
         except RuntimeError as error:
@@ -70,8 +71,11 @@ class TpuRuntime:
     def _backend_compile_seconds(self, stats: object = None) -> float:
         """Seconds in XLA's compiler. It has one compile thread, so the sum over the graphs is wall time."""
         stats = stats or torch.tpu._get_cache_stats()
-        in_memory = sum(entry.compilation_duration.total_seconds() for entry in stats.per_entry_stats)
-        return self._dropped_compile_seconds + in_memory
+        compiles, seconds = self._summed
+        if stats.num_compilations != compiles:
+            seconds = sum(entry.compilation_duration.total_seconds() for entry in stats.per_entry_stats)
+            self._summed = (stats.num_compilations, seconds)
+        return self._dropped_compile_seconds + seconds
 
     def forbid_recompiles(self) -> AbstractContextManager[None]:
         return dynamo.recompiles_forbidden()
@@ -91,6 +95,7 @@ class TpuRuntime:
         torch._dynamo.reset()
         self._clock.register()
         torch.tpu._clear_cache()
+        self._summed = (-1, 0.0)
         # The copies in shared memory are memory too; what they hold is on disk as well.
         shutil.rmtree(environment.shared_memory_cache_dir(), ignore_errors=True)
 

@@ -4,6 +4,9 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 
 from tpu_ui.catalogue import default_model_on
 from tpu_ui.cli.running import results_on_stdout
@@ -36,12 +39,13 @@ def run(options: argparse.Namespace) -> int:
         modes = [parse_mode(options.mode)]
     else:
         modes = [mode for mode in ExecutionMode if kind.startswith("tpu") or mode is not ExecutionMode.FUSED_EAGER]
-    with results_on_stdout() as results:
-        runtime = start_runtime(kind, read_settings())
+    with results_on_stdout() as results, tempfile.TemporaryDirectory() as cache_dir:
+        settings = replace(read_settings(), cache_dir=Path(cache_dir))  # the user's own graphs are left alone
+        runtime = start_runtime(kind, settings)
         from tpu_ui import bench
         from tpu_ui.manager import PipelineManager
 
-        manager = PipelineManager(runtime, read_settings(), default_model_on(kind))
+        manager = PipelineManager(runtime, settings, default_model_on(kind))
         rows = []
         for mode in modes:
             print(f"bench: {mode.label} ...", file=sys.stderr, flush=True)

@@ -10,7 +10,6 @@ from tpu_ui.devices import describe_devices
 from tpu_ui.ledger import GraphLedger
 from tpu_ui.settings import parse_bytes, read_settings
 
-
 _CACHE_COLUMNS = (
     "model", "stage", "size", "batch", "mode", "placement", "state", "graphs", "compile_seconds", "bytes", "last_used",
 )  # fmt: skip
