@@ -78,7 +78,7 @@ class Desk:
         self.outputs = outputs
         self.settings = settings
         self.options = options
-        self.judge = Judge(queue, options.device.kind, settings.offline)
+        self.judge = Judge(queue, options.device.kind, settings, options.default_model)
         self.presence = Presence(options.tab_grace_seconds)
         self.started = time.time()
         self._default_card = self._card_or_none(options.default_model)

@@ -64,7 +64,7 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.St
         desk.presence.seen(request.session_hash, owner)
         return show(following.look(desk, owner, before), before)
 
-    def click(owner: Any, before: Followed, request: gr.Request, *controls: Any) -> dict:
+    def press_generate(owner: Any, before: Followed, request: gr.Request, *controls: Any) -> dict:
         if not is_token(owner):
             raise gr.Error("This page has no session yet. Reload it.", print_exception=False)
         desk.presence.seen(request.session_hash, owner)
@@ -84,7 +84,7 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.St
 
     live = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings, timer, followed, stamp]
     timer.tick(tick, [browser, followed], live, **QUICK)
-    tab.generate.click(click, [browser, followed, *tab.request], live, **QUICK)
+    tab.generate.click(press_generate, [browser, followed, *tab.request], live, **QUICK)
     tab.cancel.click(press_cancel, [browser, followed], live, **QUICK)
     _wire_verdict(desk, tab, stamp)
     _wire_controls(desk, tab, browser, followed)

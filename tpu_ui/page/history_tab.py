@@ -27,7 +27,7 @@ def build_and_wire(
         with gr.Column(scale=5, min_width=300):
             with gr.Row():
                 search = gr.Textbox(label=text("search"), max_lines=1, elem_id="search", scale=4)
-                refresh = gr.Button(text("refresh"), size="sm", scale=1, min_width=90, elem_id="history-refresh")
+                refresh = gr.Button(text("refresh"), scale=1, min_width=90, elem_id="history-refresh")
             gallery = gr.Gallery(
                 label=text("pictures"), show_label=False, format="png", object_fit="cover", columns=4, height=None,
                 elem_id="history", buttons=["download", "fullscreen"], interactive=False,
@@ -41,7 +41,7 @@ def build_and_wire(
 
     view = [gallery, entries, chosen, details, restore, delete, older]
 
-    def show(owner: Any, words: Any, before: str | None = None) -> list:
+    def show_history(owner: Any, words: Any, before: str | None = None) -> list:
         if not is_token(owner):
             return [gr.skip()] * len(view)
         try:
@@ -57,7 +57,7 @@ def build_and_wire(
         ]  # fmt: skip
 
     def show_older(owner: Any, words: Any, listed: tuple[HistoryEntry, ...]) -> list:
-        return show(owner, words, listed[-1].cursor if listed else None)
+        return show_history(owner, words, listed[-1].cursor if listed else None)
 
     def choose(listed: tuple[HistoryEntry, ...], event: gr.SelectData) -> list:
         if not isinstance(event.index, int) or event.index >= len(listed):
@@ -72,11 +72,11 @@ def build_and_wire(
                 desk.outputs.delete(entry.name, owner)
             except TpuUiError as error:
                 raise as_toast(error, desk) from error
-        return show(owner, words)
+        return show_history(owner, words)
 
-    tab.select(show, [browser, search], view, **QUICK)
-    refresh.click(show, [browser, search], view, **QUICK)
-    search.change(show, [browser, search], view, trigger_mode="always_last", **QUICK)
+    tab.select(show_history, [browser, search], view, **QUICK)
+    refresh.click(show_history, [browser, search], view, **QUICK)
+    search.change(show_history, [browser, search], view, trigger_mode="always_last", **QUICK)
     older.click(show_older, [browser, search, entries], view, **QUICK)
     gallery.select(choose, entries, [chosen, details, restore, delete], **QUICK)
     delete.click(remove, [browser, search, chosen], view, **QUICK)

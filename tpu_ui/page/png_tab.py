@@ -30,7 +30,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, tabs: gr.Tabs, target: GenerateTab
             found = gr.HTML(_NOTHING, elem_id="png-found", elem_classes="panel-card", padding=True)
             restore = gr.Button(text("use_settings"), variant="primary", interactive=False, elem_id="png-restore")
 
-    def read(path: Any) -> tuple:
+    def read_png(path: Any) -> tuple:
         if not path:
             return {}, _NOTHING, gr.Button(interactive=False)
         try:
@@ -49,7 +49,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, tabs: gr.Tabs, target: GenerateTab
         )
         return recipe.fields, html, gr.Button(interactive=bool(recipe.fields))
 
-    picture.change(read, picture, [fields, found, restore], **QUICK)
+    picture.change(read_png, picture, [fields, found, restore], **QUICK)
     restore.click(
         lambda known: restored(desk, target, known) | {tabs: gr.Tabs(selected="generate")},
         fields, [tabs, *target.request], **QUICK,

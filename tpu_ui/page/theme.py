@@ -47,6 +47,8 @@ def theme() -> gr.themes.Base:
         input_placeholder_color="#5f6d75",
         input_placeholder_color_dark="#93a4ad",
         color_accent="#0f766e",
+        checkbox_background_color_dark="#12171b",
+        checkbox_border_color_dark="#52626b",
         checkbox_background_color_selected="#0f766e",
         checkbox_background_color_selected_dark="#0d9488",
         checkbox_border_color_selected="#0f766e",

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from tpu_ui import wording
+from tpu_ui import hardware, wording
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import DoesNotFit, LoadFailed, TpuUiError, UnusableModel
 from tpu_ui.forecast import Forecast
@@ -12,14 +12,13 @@ from tpu_ui.graphs import GraphKey, Stage, WarmupState
 from tpu_ui.jobs import JobQueue
 from tpu_ui.ledger import GraphLedger
 from tpu_ui.model_card import ModelCard
-from tpu_ui.modes import check_mode_on_device
 from tpu_ui.placement import Placement
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.resolver import Resolver, weight_bytes_on_device
 from tpu_ui.runtime import Runtime
+from tpu_ui.settings import Settings
 from tpu_ui.sources import ModelSource, find_model
-
-_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class ForeseeingEngine(Protocol):
@@ -29,8 +28,6 @@ class ForeseeingEngine(Protocol):
     runtime: Runtime
 
     def foresee(self, request: GenerationRequest) -> tuple[ResolvedRequest, Forecast]: ...
-
-    def resolve(self, request: GenerationRequest, *, download: bool = True) -> tuple[ResolvedRequest, ModelSource]: ...
 
 
 @dataclass(frozen=True)
@@ -66,13 +63,13 @@ class Judge:
 
     Args:
         device_kind: the device that is being started, known before it is.
-        offline: no download is to be expected.
     """
 
-    def __init__(self, queue: JobQueue, device_kind: str, offline: bool) -> None:
+    def __init__(self, queue: JobQueue, device_kind: str, settings: Settings, default_model: str) -> None:
         self._queue = queue
         self._device_kind = device_kind
-        self._offline = offline
+        self._offline = settings.offline
+        self._resolver = Resolver(device_kind, settings, default_model)
         self._started = time.monotonic()
 
     @property
@@ -95,15 +92,16 @@ class Judge:
             TpuUiError: it cannot.
         """
         card = self.card(request.model)
-        if card.is_complete:
-            card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
-        if request.mode is not None:
-            check_mode_on_device(request.mode, self._device_kind)
+        if not self.is_local(card):
+            if card.is_complete:
+                card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
+            return self._absent(card)
+        self._check_memory(*self._resolver.resolve(request, download=False))
         if self._queue.engine_error is not None:
             raise self._queue.engine_error
         if self.engine is None:
             return Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started))
-        return self._foreseen(request) if self.is_local(card) else self._absent(card)
+        return self._foreseen(request)
 
     def card(self, model: str | None) -> ModelCard:
         """The card of a model, completed from its files where they are on this machine.
@@ -163,9 +161,6 @@ class Judge:
 
     def _foreseen(self, request: GenerationRequest) -> Verdict:
         resolved, foreseen = self.engine.foresee(request)
-        needed, available = self._memory(request)
-        if resolved.request.placement is Placement.SINGLE and needed > available:
-            raise DoesNotFit(*wording.does_not_fit(needed, available))
         nearest = None if foreseen.state is WarmupState.WARM else self._nearest_warm(resolved)
         return Verdict(
             state=foreseen.state.value,
@@ -178,10 +173,13 @@ class Judge:
             nearest_warm=nearest,
         )
 
-    def _memory(self, request: GenerationRequest) -> tuple[int, int]:
-        """Bytes of the weights, and of the device's memory."""
-        resolved, source = self.engine.resolve(request, download=False)
-        return source.weight_bytes_in(_DTYPE_BYTES[resolved.dtype]), self.engine.runtime.memory().total_bytes
+    def _check_memory(self, resolved: ResolvedRequest, source: ModelSource) -> None:
+        available = hardware.device_memory_bytes(self._device_kind)
+        if available is None and self.engine is not None:
+            available = self.engine.runtime.memory().total_bytes
+        needed = weight_bytes_on_device(source, self._device_kind)
+        if available is not None and resolved.request.placement is Placement.SINGLE and needed > available:
+            raise DoesNotFit(*wording.does_not_fit(needed, available))
 
     def _nearest_warm(self, resolved: ResolvedRequest) -> str | None:
         wanted = resolved.request

@@ -61,13 +61,13 @@ def build_and_wire(desk: Desk, text: gr.I18n, page: gr.Blocks, tab: gr.Tab, brow
         with gr.Column(scale=5, min_width=300):
             table = gr.HTML(elem_id="known-shapes", elem_classes="panel-card", padding=True)
             with gr.Row():
-                refresh = gr.Button(text("refresh"), size="sm", elem_id="warm-refresh")
+                refresh = gr.Button(text("refresh"), elem_id="warm-refresh")
                 if desk.options.is_private:
                     keep = gr.Number(
                         round(desk.settings.cache_budget_bytes / 1e9, 1), label=text("keep_gb"), min_width=120,
                         elem_id="keep-gb",
                     )  # fmt: skip
-                    prune = gr.Button(text("prune"), size="sm", elem_id="prune")
+                    prune = gr.Button(text("prune"), elem_id="prune")
 
     def look_around(model_id: Any, mode_word: Any, pictures: Any) -> tuple:
         return _size_boxes(desk, model_id, mode_word, pictures), _table(desk)

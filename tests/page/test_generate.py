@@ -1,0 +1,267 @@
+"""The Generate tab in a real browser."""
+
+import io
+import urllib.request
+
+from PIL import Image
+from playwright.sync_api import Browser
+
+from tests.page.conftest import open_page
+from tests.page.driver import GeneratePage
+from tests.page.server import Server
+from tpu_ui.recipe import read_recipe
+
+BIG_SEED = 9007199254740993  # 2^53 + 1: a browser's number field would round it
+
+
+def graphs_compiled(server: Server) -> float:
+    return server.metric("tpu_ui_graphs_compiled_total")
+
+
+def test_cold_then_warm(page: GeneratePage, server: Server):
+    """The whole path: cold before the click, progress, a picture with its recipe, then warm, also with other steps."""
+    assert page.state == "cold", page.verdict
+    page.generate(prompt="a red square", seed=BIG_SEED, steps=4)
+    said = page.wait_for_end()
+    assert "Compiling" in said, said
+    assert "graph" in said, said
+    assert said.splitlines()[-1].startswith("Done"), said
+
+    page.wait_for_verdict("warm")
+    assert "About" in page.verdict, page.verdict
+    assert page.shown_seed() == str(BIG_SEED)
+    with urllib.request.urlopen(page.picture_url()) as answer:
+        assert answer.headers["content-type"] == "image/png"
+        saved = answer.read()
+    assert Image.open(io.BytesIO(saved)).size == (64, 64)
+    recipe = read_recipe(saved)
+    assert recipe.fields["prompt"] == "a red square"
+    assert recipe.fields["seed"] == BIG_SEED
+
+    before = graphs_compiled(server)
+    page.generate(steps=9, guidance=5.5, prompt="a blue circle", seed=3)
+    said = page.wait_for_end()
+    assert "warm as promised" in said.splitlines()[-1], said
+    assert graphs_compiled(server) == before
+    page.tab.click("#report-box button")
+    report = page.tab.inner_text("#report")
+    assert "Graphs compiled" in report
+    assert "Ran as" in report
+    assert page.faults == []
+
+
+def test_nearest_warm_size_by_one_click(page: GeneratePage):
+    warm_up(page)
+    page.fill(width=72, height=56)
+    page.wait_for_verdict("cold")
+    page.tab.get_by_role("button", name="Use 64×64").click()
+    page.wait_for_verdict("warm")
+    assert (page.value("width"), page.value("height")) == ("64", "64")
+    assert "warm" in page.tab.locator("#sizes label.selected").inner_text()
+
+
+def test_size_is_checked_as_typed(page: GeneratePage):
+    page.fill(width=63)
+    page.wait_for_verdict("refused")
+    assert "Use 60 or 64" in page.verdict
+    page.fill(width=64)
+    page.wait_for_verdict("warm", "cold")
+    page.fill(width=0)
+    page.wait_for_verdict("refused")
+    page.generate()
+    page.tab.get_by_text("0 is", exact=False).first.wait_for()
+    assert page.panel.startswith("Ready")
+
+
+def test_named_size_swap_and_control_enter(page: GeneratePage):
+    warm_up(page)
+    page.tab.locator("#sizes label", has_text="4:3").click()
+    page.wait_for_verdict("cold")
+    assert (page.value("width"), page.value("height")) == ("72", "56")
+    page.tab.click("#swap")
+    page.tab.wait_for_function("document.querySelector('#width input').value == '56'")
+    assert page.value("height") == "72"
+    page.fill(width=64, height=64)
+    page.wait_for_verdict("warm")
+    page.tab.locator("#prompt textarea").fill("with the keyboard")
+    page.tab.keyboard.press("Control+Enter")
+    assert "Done" in page.wait_for_end()
+
+
+def test_seed_random_and_reuse(page: GeneratePage):
+    page.generate(steps=2)
+    page.wait_for_end()
+    drawn = page.shown_seed()
+    assert page.value("seed") == ""
+    page.tab.click("#reuse-seed")
+    page.tab.wait_for_function(f"document.querySelector('#seed input, #seed textarea').value == '{drawn}'")
+    page.tab.click("#random-seed")
+    page.tab.wait_for_function("document.querySelector('#seed input, #seed textarea').value == ''")
+    page.fill(seed="1.9")
+    page.wait_for_verdict("refused")
+    assert "not a whole number" in page.verdict
+
+
+def test_prompt_is_never_markup(page: GeneratePage):
+    page.generate(prompt="<img src=x onerror=\"document.title='owned'\"> **bold** <b>x</b>", steps=2)
+    page.wait_for_end()
+    page.tab.get_by_role("tab", name="History").click()
+    page.tab.locator("#history button img").first.click()
+    page.tab.get_by_text("<img src=x", exact=False).first.wait_for()
+    assert page.tab.title() == "tpu_ui"
+    assert page.tab.locator("#history-details b, #history-details img").count() == 0
+
+
+def test_cancel_while_compiling(page: GeneratePage):
+    page.fill(width=80, height=52)
+    page.wait_for_verdict("cold")
+    page.generate(steps=2)
+    page.wait_for_panel("Compiling")
+    page.tab.click("#cancel")
+    said = page.wait_for_end()
+    assert said.splitlines()[-1].startswith("Cancelled"), said
+    assert "compile" in said
+    page.fill(width=64, height=64)
+    page.generate()
+    assert page.wait_for_end().splitlines()[-1].startswith("Done")
+
+
+def test_cancel_while_denoising_and_reload(page: GeneratePage, server: Server):
+    page.generate(width=192, height=192, steps=200, batch=4)
+    page.wait_for_panel("Denoising", seconds=120)
+    page.tab.reload()
+    again = GeneratePage(page.tab)
+    said = again.wait_for_panel("Denoising")
+    assert "step" in said
+    jobs = server.metric('tpu_ui_requests_total{kind="generate",state="cancelled"}')
+    again.tab.click("#cancel")
+    again.wait_for_panel("Cancelled", seconds=15)
+    assert server.metric('tpu_ui_requests_total{kind="generate",state="cancelled"}') == jobs + 1
+    assert again.tab.locator("#cancel").is_disabled()
+
+
+def test_two_browsers_see_only_their_own(page: GeneratePage, browser: Browser, server: Server):
+    other_context = browser.new_context(viewport={"width": 1440, "height": 900})
+    other = open_page(other_context, server)
+    page.generate(prompt="mine", seed=11, steps=30, width=64, height=64)
+    other.generate(prompt="yours", seed=22, steps=30, width=64, height=64)
+    assert "Done" in page.wait_for_panel("Done")
+    assert "Done" in other.wait_for_panel("Done")
+    page.tab.wait_for_selector("#gallery img")
+    other.tab.wait_for_selector("#gallery img")
+    assert (page.shown_seed(), other.shown_seed()) == ("11", "22")
+    other.tab.get_by_role("tab", name="History").click()
+    other.tab.locator("#history").get_by_text("yours").wait_for()
+    assert other.tab.locator("#history").get_by_text("mine").count() == 0
+    other_context.close()
+
+
+def test_reload_keeps_pictures_and_history(page: GeneratePage):
+    page.generate(prompt="before the reload", seed=5, steps=2)
+    page.wait_for_end()
+    page.tab.reload()
+    page.tab.wait_for_selector("#gallery img")
+    assert page.shown_seed() == "5"
+    page.tab.click("#use-settings")
+    page.tab.wait_for_function("document.querySelector('#prompt textarea').value == 'before the reload'")
+    assert page.value("seed") == "5"
+
+
+def test_settings_back_from_a_png(page: GeneratePage, tmp_path):
+    page.generate(prompt="a prompt, with: marks", seed=BIG_SEED, steps=3, guidance=4.5)
+    page.wait_for_end()
+    with urllib.request.urlopen(page.picture_url()) as answer:
+        (tmp_path / "dropped.png").write_bytes(answer.read())
+    page.fill(prompt="something else", seed=1, steps=7, guidance=2)
+    page.tab.get_by_role("tab", name="PNG").click()
+    page.tab.locator("#png-drop input[type=file]").set_input_files(tmp_path / "dropped.png")
+    page.tab.locator("#png-found").get_by_text("a prompt, with: marks").first.wait_for()
+    page.tab.click("#png-restore")
+    page.tab.wait_for_function("document.querySelector('#prompt textarea').value == 'a prompt, with: marks'")
+    assert (page.value("seed"), page.value("steps"), page.value("guidance")) == (str(BIG_SEED), "3", "4.5")
+
+
+def test_history_search_restore_delete(page: GeneratePage):
+    for prompt in ("a green triangle", "a yellow star"):
+        page.generate(prompt=prompt, steps=2)
+        page.wait_for_end()
+    page.tab.get_by_role("tab", name="History").click()
+    page.tab.locator("#history").get_by_text("a yellow star").wait_for()
+    page.fill(search="triangle")
+    page.tab.wait_for_function("document.querySelectorAll('#history button img').length == 1")
+    page.tab.locator("#history button img").first.click()
+    page.tab.locator("#history-details").get_by_text("a green triangle").wait_for()
+    page.tab.click("#history-delete")
+    page.tab.wait_for_function("document.querySelectorAll('#history button img').length == 0")
+    page.fill(search="")
+    page.tab.locator("#history").get_by_text("a yellow star").wait_for()
+    page.tab.locator("#history button img").first.click()
+    page.tab.click("#history-restore")
+    page.tab.wait_for_function("document.querySelector('#prompt textarea').value == 'a yellow star'")
+
+
+def test_warm_up_tab(page: GeneratePage):
+    page.tab.get_by_role("tab", name="Warm-up").click()
+    box = page.tab.locator("#warm-sizes label", has_text="3:4")
+    box.wait_for()
+    assert "cold" in box.inner_text()
+    box.click()
+    page.tab.click("#warm-start")
+    page.tab.locator("#warm-panel [data-state=running]").wait_for()
+    page.tab.locator("#warm-panel [data-state=done]").wait_for(timeout=90_000)
+    page.tab.locator("#warm-sizes label", has_text="3:4").get_by_text("● warm").wait_for()
+    page.tab.locator("#known-shapes").get_by_text("56×72").wait_for()
+
+
+def test_phone_width(browser: Browser, server: Server):
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    phone = open_page(context, server)
+    assert phone.tab.evaluate("document.documentElement.scrollWidth") <= 390
+    top = {name: phone.tab.locator(f"#{name}").bounding_box()["y"] for name in ("prompt", "generate", "panel", "model")}
+    assert top["prompt"] < top["generate"] < top["panel"] < top["model"]
+    for name in ("Warm-up", "History", "PNG", "System"):
+        phone.tab.get_by_role("tab", name=name).click()
+        assert phone.tab.evaluate("document.documentElement.scrollWidth") <= 390, name
+    phone.tab.get_by_role("tab", name="Generate").click()
+    warm_up(phone)
+    context.close()
+
+
+def test_nothing_moves_while_it_runs(page: GeneratePage):
+    """The button and the settings stay where they are from the click to the picture."""
+    places = """['generate', 'verdict', 'model', 'panel', 'gallery'].map(
+        id => Math.round(document.getElementById(id).getBoundingClientRect().top + scrollY))"""
+    before = page.tab.evaluate(places)
+    page.generate(width=64, height=64, steps=40)
+    for _ in range(15):
+        assert page.tab.evaluate(places) == before
+        page.tab.wait_for_timeout(100)
+    page.wait_for_panel("Done")
+    assert page.tab.evaluate(places) == before
+
+
+def test_controls_have_names(page: GeneratePage):
+    """Every control that can be reached by keyboard says what it is."""
+    nameless = page.tab.evaluate(
+        """() => [...document.querySelectorAll('button, input, textarea, select')].filter(control => {
+            if (control.offsetParent === null || control.type === 'file') return false;
+            const label = control.labels && [...control.labels].map(l => l.innerText).join('');
+            return !(control.innerText?.trim() || control.getAttribute('aria-label') || label || control.title);
+        }).map(control => control.outerHTML.slice(0, 150))"""
+    )
+    assert nameless == []
+
+
+def test_portuguese_labels(browser: Browser, server: Server):
+    context = browser.new_context(locale="pt-BR")
+    tab = open_page(context, server).tab
+    tab.get_by_role("button", name="Gerar", exact=True).wait_for()
+    context.close()
+
+
+def warm_up(page: GeneratePage) -> None:
+    """Make 64×64 warm, if it is not."""
+    if page.state != "warm":
+        page.generate(width=64, height=64, steps=2)
+        page.wait_for_end()
+        page.wait_for_verdict("warm")

@@ -1,0 +1,135 @@
+"""What a stranger may try."""
+
+import http.server
+import json
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from gradio_client import Client
+from gradio_client.exceptions import AppError
+
+from tests.page.driver import GeneratePage
+from tests.page.server import ROOT, Server
+
+
+@pytest.fixture
+def listener():
+    """A server on this machine that notes who calls."""
+    calls: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            calls.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", calls
+    server.shutdown()
+
+
+def post(server: Server, function: object, data: list, session: str = "0123456789ab") -> tuple[int, str]:
+    """Post to a function as a page does, hidden or not."""
+    body = json.dumps({"fn_index": function, "data": data, "session_hash": session}).encode()
+    asked = urllib.request.Request(f"{server.url}/gradio_api/run/predict", body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def dependencies(server: Server) -> dict[str, dict]:
+    return {each["api_name"]: each for each in json.loads(server.get("/config")[1])["dependencies"]}
+
+
+def test_only_copies_of_own_pictures_are_served(page: GeneratePage, server: Server):
+    page.generate(steps=2, prompt="secret prompt")
+    page.wait_for_end()
+    kept = sorted((server.cache / "outputs").glob("*.png"))
+    assert kept
+    link = server.cache / "outputs" / "link.png"
+    link.unlink(missing_ok=True)
+    link.symlink_to("/etc/passwd")
+    secret = server.cache / ".env"
+    secret.write_text("x")
+    for path in (
+        "/etc/passwd", kept[-1], link, secret, f"{server.cache}/outputs/../.env", f"{server.cache}/outputs/..%2f.env",
+        server.cache / "ledger.sqlite3", server.cache / "outputs" / ".tpu_ui-history.sqlite3", ROOT / "app.py",
+        ROOT / "tpu_ui" / "manager.py", Path.home() / ".cache" / "huggingface" / "token", ".env", "app.py",
+    ):  # fmt: skip
+        status, body = server.get(f"/gradio_api/file={path}")
+        assert status in (403, 404), (path, body[:100])
+    assert page.picture_path().startswith(str(server.cache / "served"))
+
+
+def test_pictures_are_served_under_names_nobody_can_guess(page: GeneratePage, server: Server):
+    page.generate(steps=2)
+    page.wait_for_end()
+    folder = Path(page.picture_path()).parent
+    assert len(folder.name) == 32
+    assert server.get(f"/gradio_api/file={folder}")[0] in (403, 404)
+    assert server.get(f"/gradio_api/file={folder.parent}")[0] in (403, 404)
+    assert server.get(f"/gradio_api/file={page.picture_path()}")[0] == 200
+
+
+def test_no_address_is_fetched(server: Server, listener):
+    address, calls = listener
+    for path in (
+        f"/gradio_api/file={address}/x", "/gradio_api/file=http://169.254.169.254/computeMetadata/v1/",
+        f"/gradio_api/file/{address}/x", f"/gradio_api/proxy={address}/x", "/gradio_api/file=file:///etc/passwd",
+        "/gradio_api/file=http%3A%2F%2F127.0.0.1/x",
+    ):  # fmt: skip
+        assert server.get(path)[0] in (403, 404), path
+    reader = next(each for each in dependencies(server).values() if each["api_name"] == "read_png")
+    targets = (
+        f"{address}/a.png", "http://169.254.169.254/computeMetadata/v1/", f"{server.url}/config", "http://[::1]/",
+        "file:///etc/passwd", "/etc/passwd", str(server.cache / "ledger.sqlite3"),
+    )  # fmt: skip
+    for target in targets:
+        file = {"path": target, "meta": {"_type": "gradio.FileData"}}
+        status, body = post(server, reader["id"], [file])
+        assert status >= 400 or '"error"' in body, (target, body[:200])
+        assert "root:" not in body
+    client = Client(server.url, verbose=False)
+    for model in (f"{address}/model", "http://169.254.169.254/x", "file:///etc"):
+        with pytest.raises(AppError):
+            client.predict(model=model, api_name="/generate")
+    assert calls == []
+
+
+def test_hidden_endpoints_check_the_caller(server: Server):
+    """Posted to directly, they know a caller by his token alone, and a strange one opens nothing."""
+    functions = {name: each["id"] for name, each in dependencies(server).items()}
+    form = ["not for strangers", "", None, None, "auto", 64, 64, 2, 1, "", 1]
+    owner = "a" * 32
+    status, body = post(server, functions["press_generate"], [owner, None, *form], "sessionofowner")
+    assert status == 200, body
+    limit = time.monotonic() + 30
+    while "not for strangers" not in (body := post(server, functions["show_history"], [owner, ""], "x1")[1]):
+        assert time.monotonic() < limit, body[:300]
+        time.sleep(0.3)
+    for token in ("f" * 32, "", None, "../..", {"a": 1}, 5, owner.upper(), [owner]):
+        status, body = post(server, functions["show_history"], [token, ""], "x2")
+        assert "not for strangers" not in body
+        assert ".png" not in body
+        if token != "f" * 32:
+            status, body = post(server, functions["press_generate"], [token, None, *form], "x3")
+            assert status >= 400, body
+            assert "Traceback" not in body
+
+
+def test_config_and_log_hold_no_private_paths(page: GeneratePage, server: Server, tiny_model: Path):
+    page.generate(steps=2, prompt="zebra in the log?")
+    page.wait_for_end()
+    for address in ("/config", "/gradio_api/info", "/"):
+        text = server.get(address)[1].decode()
+        assert str(tiny_model) not in text
+        assert str(Path.home()) + "/" not in text
+    assert "zebra in the log?" not in server.log
