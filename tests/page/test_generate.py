@@ -265,3 +265,15 @@ def warm_up(page: GeneratePage) -> None:
         page.generate(width=64, height=64, steps=2)
         page.wait_for_end()
         page.wait_for_verdict("warm")
+
+
+def test_lost_connection_and_back(page: GeneratePage):
+    """Offline from the middle of a job until after its end: back on line, the page soon shows what became of it."""
+    page.generate(width=192, height=192, batch=4, steps=60)
+    page.wait_for_panel("Denoising", seconds=90)
+    page.tab.context.set_offline(True)
+    page.tab.wait_for_timeout(8000)
+    page.tab.context.set_offline(False)
+    page.wait_for_panel("Done", "Denoising", seconds=5)
+    page.wait_for_panel("Done", seconds=60)
+    page.tab.wait_for_selector("#gallery img")

@@ -1,0 +1,264 @@
+"""The rooms of the page that need no browser: sessions, the form, the ledger's shapes, options, ports, HTML."""
+
+import logging
+import socket
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tpu_ui.catalogue import find_card
+from tpu_ui.errors import DeviceUnavailable, InvalidRequest
+from tpu_ui.graphs import GraphKey, Stage, WarmupState
+from tpu_ui.ledger import GraphRecord
+from tpu_ui.page import form, render
+from tpu_ui.page.known_shapes import OTHER_VERSIONS, known_shapes
+from tpu_ui.page.options import AppOptions, parse_options
+from tpu_ui.page.routes import _FETCHING, _is_known
+from tpu_ui.page.serve import HideSecrets, Served, announce, find_port
+from tpu_ui.page.sessions import Presence, is_token, new_token
+from tpu_ui.page.verdict import Verdict, _distance
+from tpu_ui.request import GenerationRequest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_tokens():
+    assert is_token(new_token())
+    assert new_token() != new_token()
+    for other in ("", "x" * 32, "A" * 32, "a" * 31, "a" * 33, "a" * 32 + "\n", None, 5, ["a" * 32]):
+        assert not is_token(other)
+
+
+def test_a_closed_page_is_gone_after_its_grace_unless_it_comes_back():
+    clock = Clock()
+    presence = Presence(60, clock)
+    presence.seen("page 1", "ann")
+    presence.seen("page 2", "ann")
+    presence.seen("page 3", "bob")
+    presence.closed("page 1")
+    clock.now = 100
+    assert presence.gone() == []  # her other page is open
+    presence.closed("page 2")
+    presence.closed("page 3")
+    presence.closed("page 3")
+    presence.closed(None)
+    clock.now = 150
+    assert presence.gone() == []
+    presence.seen("page 4", "ann")  # reloaded
+    clock.now = 161
+    assert presence.gone() == ["bob"]
+    assert presence.gone() == []
+    assert presence.pages == 1
+
+
+def values(**changes: object) -> dict:
+    given = dict.fromkeys(form.FIELDS) | {"prompt": "a cat", "placement": "auto", "batch": 1} | changes
+    return form.values(*given.values())
+
+
+def test_form_values():
+    assert values() == {"prompt": "a cat", "negative_prompt": "", "placement": "auto", "batch": 1}
+    assert values(width=64.0, steps=4.0)["width"] == 64
+    assert values(width=64.5)["width"] == 64.5  # refused by the request, not rounded
+    with pytest.raises(InvalidRequest, match="not a whole number"):
+        GenerationRequest.from_mapping(values(width=64.5))
+    assert values(seed=" 9007199254740993 ")["seed"] == 9007199254740993
+    assert values(seed="-1")["seed"] == -1
+    assert "seed" not in values(seed="  ")
+    for wrong in ("1.9", "seven", "1e3", "0x10"):
+        with pytest.raises(InvalidRequest, match="seed"):
+            values(seed=wrong)
+
+
+def test_form_round_trip():
+    request = GenerationRequest(prompt="x", model="m", mode="compile", width=64, height=32, steps=4, seed=2**60)
+    restored = form.from_request(request, "m")
+    assert restored["seed"] == str(2**60)
+    assert form.values(*[restored[name] for name in form.FIELDS])["seed"] == 2**60
+
+
+def test_size_choices_tell_the_state():
+    card = find_card("sdxl")
+    choices = form.size_choices(card, {(1024, 1024): "warm"}, {"warm": "● warm"})
+    assert choices[0] == ("1:1 · 1024×1024\n● warm", "1024x1024")
+    assert len(choices) == len(card.ladder.sizes)
+
+
+TOOLCHAIN = (("torch", "2"),)
+
+
+def record(stage: Stage, width: int = 0, height: int = 0, tokens: int = 0, **changes: object) -> GraphRecord:
+    key = {"model": "m", "revision": "r", "mode": "compile", "placement": "single", "batch": 1, "text_tokens": 77,
+           "guidance_on": stage is not Stage.DECODER, "dtype": "float32", "toolchain": TOOLCHAIN}  # fmt: skip
+    key |= {name: changes.pop(name) for name in list(changes) if name in key}
+    made = GraphKey(stage=stage.value, width=width, height=height, tokens=tokens, **key)
+    known = {"graphs": 2, "compile_seconds": 3.0, "disk_seconds": None, "proven": True, "runs": 1, "run_seconds": 1.0,
+             "step_seconds": 0.5 if stage is Stage.DENOISER else None, "last_used": 10.0, "error": None,
+             "disk_bytes": 100, "depends": ()}  # fmt: skip
+    return GraphRecord(made, **(known | changes))
+
+
+def of_shape(width: int, height: int, **changes: object) -> list[GraphRecord]:
+    return [record(stage, width, height, **changes) for stage in (Stage.LATENTS, Stage.DENOISER, Stage.DECODER)]
+
+
+def test_shapes_are_gathered_from_their_stages():
+    records = [record(Stage.TEXT), *of_shape(64, 64), *of_shape(96, 64, last_used=20.0)]
+    shapes = known_shapes(records, lambda key: WarmupState.WARM, TOOLCHAIN)  # noqa: ARG005
+    assert [(shape.width, shape.height) for shape in shapes] == [(96, 64), (64, 64)]
+    assert (shapes[1].graphs, shapes[1].compile_seconds, shapes[1].disk_bytes) == (6, 9.0, 300)
+    assert shapes[1].step_seconds == 0.5
+    assert shapes[1].state == "warm"
+
+
+def test_a_shape_is_as_cold_as_its_coldest_stage():
+    records = [record(Stage.TEXT), *of_shape(64, 64)]
+    text_is_cold = known_shapes(
+        records, lambda key: WarmupState.COLD if key.stage == Stage.TEXT else WarmupState.WARM, TOOLCHAIN
+    )
+    assert text_is_cold[0].state == "cold"
+
+
+def test_a_denoiser_that_sees_tokens_belongs_to_each_shape_with_as_many():
+    records = [
+        record(Stage.LATENTS, 64, 32), record(Stage.DECODER, 64, 32), record(Stage.LATENTS, 32, 64),
+        record(Stage.DECODER, 32, 64), record(Stage.DENOISER, tokens=8, graphs=7),
+        record(Stage.DENOISER, tokens=6, graphs=100),
+    ]  # fmt: skip
+    shapes = known_shapes(records, lambda key: WarmupState.WARM, TOOLCHAIN)  # noqa: ARG005
+    assert [shape.graphs for shape in shapes] == [11, 11]
+
+
+def test_graphs_of_other_versions_are_called_so():
+    shapes = known_shapes(of_shape(64, 64), lambda key: WarmupState.ON_DISK, (("torch", "3"),))  # noqa: ARG005
+    assert shapes[0].state == OTHER_VERSIONS
+
+
+def test_nearest_is_judged_by_shape_and_area():
+    sizes = [(1024, 1024), (768, 1344), (1344, 768), (512, 512)]
+    assert min(sizes, key=lambda size: _distance(size, (1280, 720))) == (1344, 768)
+    assert min(sizes, key=lambda size: _distance(size, (960, 960))) == (1024, 1024)
+
+
+def test_html_is_escaped():
+    nasty = "<img src=x onerror=alert(1)>\"'&"
+    pages = [
+        render.verdict(Verdict("refused", nasty)), render.running(nasty, nasty, 0.5, nasty), render.sentence(nasty),
+        render.ended("failed", nasty, nasty), render.rows([(nasty, nasty)]), render.table([nasty], [[nasty]], ""),
+        render.verdict(Verdict(nasty, "x")), render.link("/x", nasty),
+    ]  # fmt: skip
+    assert not any("<img" in page or "\"'" in page for page in pages)
+
+
+def options(*arguments: str, **environ: str) -> AppOptions:
+    return parse_options(arguments, environ)
+
+
+def test_options_from_line_and_environment(tmp_path: Path):
+    plain = options()
+    assert (plain.host, plain.port, plain.device, plain.is_public) == ("127.0.0.1", 7860, "auto", False)
+    assert options(TPU_UI_PORT="9000", TPU_UI_SHARE="1", TPU_UI_MODE="fused").port == 9000
+    assert options("--port", "9001", TPU_UI_PORT="9000").port == 9001
+    assert options("--share").share
+    assert not options(TPU_UI_SHARE="0").share
+    assert options("--warm", "1024x1024, 768x1344").warm == ((1024, 1024), (768, 1344))
+    assert options("--warm", "last").warm == "last"
+    assert options("--auth", "ann:pw:with:colons").auth == (("ann", "pw:with:colons"),)
+    (tmp_path / "logins").write_text("# who\nann:a\n\nbob:b\n")
+    assert options("--auth", str(tmp_path / "logins")).auth == (("ann", "a"), ("bob", "b"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [("--port", "x"), ("--port", "70000"), ("--mode", "quick"), ("--warm", "big"), ("--auth", "nocolon")]
+)
+def test_wrong_options_are_sentences(wrong: tuple[str, str]):
+    with pytest.raises(InvalidRequest):
+        options(*wrong)
+
+
+def test_a_space_listens_for_everyone_on_its_port():
+    space = options(SPACE_ID="me/space", TPU_UI_SHARE="1")
+    assert (space.host, space.port, space.port_is_fixed, space.share) == ("0.0.0.0", 7860, True, False)
+    assert announce(space, Served("http://0.0.0.0:7860/", None)) == ["tpu_ui is at http://0.0.0.0:7860/"]
+
+
+def test_what_is_told_at_the_start():
+    told = "\n".join(announce(options(), Served("http://127.0.0.1:7861/", None)))
+    assert "Port 7860 is taken, so it listens on 7861" in told
+    assert "ssh -L 7861:127.0.0.1:7861" in told
+    assert "WARNING" in "\n".join(announce(options("--host", "0.0.0.0"), Served("http://0.0.0.0:7860/", None)))
+    with_login = options("--host", "0.0.0.0", "--auth", "a:b")
+    assert "WARNING" not in "\n".join(announce(with_login, Served("http://0.0.0.0:7860/", None)))
+    assert "No public link" in "\n".join(announce(options("--share"), Served("http://127.0.0.1:7860/", None)))
+
+
+def test_a_taken_port_gives_way_to_the_next_or_is_named():
+    with closing(socket.socket()) as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = holder.getsockname()[1]
+        assert find_port("127.0.0.1", taken, is_fixed=False) > taken
+        with pytest.raises(DeviceUnavailable, match=str(taken)):
+            find_port("127.0.0.1", taken, is_fixed=True)
+
+
+def test_secrets_are_masked_in_the_log():
+    record = logging.LogRecord("x", logging.INFO, "", 0, "token %s and %s", ("hf_TESTONLY123", "pw-TESTONLY"), None)
+    assert HideSecrets(["hf_TESTONLY123", "pw-TESTONLY", ""]).filter(record)
+    assert record.getMessage() == "token *** and ***"
+
+
+def test_metrics_login():
+    auth = (("ann", "pw"),)
+    assert _is_known("Basic YW5uOnB3", auth)
+    for header in ("", "Basic", "Basic x", "Basic YW5uOng=", "Bearer YW5uOnB3"):
+        assert not _is_known(header, auth)
+
+
+@pytest.mark.parametrize(
+    ("path", "is_refused"),
+    [
+        ("/gradio_api/file=http://x/y", True), ("/gradio_api/file=https:/x/y", True), ("/gradio_api/file/http://x", True),
+        ("/gradio_api/file= HTTP://x", True), ("/gradio_api/proxy=http://x", True), ("/root/gradio_api/file=ftp://x", True),
+        ("/gradio_api/file=/cache/served/1/pictures/a/b.png", False), ("/gradio_api/upload", False), ("/", False),
+    ],
+)  # fmt: skip
+def test_addresses_are_refused(path: str, is_refused: bool):
+    assert bool(_FETCHING.match(path)) is is_refused
+
+
+def test_the_page_needs_no_torch():
+    """Everything that is imported before the first paint, and no torch among it."""
+    code = (
+        "import sys, tpu_ui.page.build, tpu_ui.page.serve, tpu_ui.page.metrics, tpu_ui.outputs; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'diffusers', 'transformers', 'torch_tpu')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+def test_help_names_the_groups():
+    ran = subprocess.run(
+        [sys.executable, "app.py", "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    for group in ("where the page is", "who may use it", "what it runs", "what it keeps and tells", "TPU_UI_PORT"):
+        assert group in ran.stdout
+
+
+def test_mistakes_end_with_code_2():
+    ran = subprocess.run(
+        [sys.executable, "app.py", "--mode", "quick"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert ran.returncode == 2
+    assert "not an execution mode" in ran.stderr
+    assert "Traceback" not in ran.stderr
