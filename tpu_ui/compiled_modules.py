@@ -102,3 +102,12 @@ class CallSwitch:
             return call(*args, **kwargs)
 
         return noted
+
+
+def make_group_norm_inputs_contiguous(module: torch.nn.Module) -> None:
+    """Work around TorchTPU 0.2.0, which lowers group_norm to a view: on the permuted strides that a VAE's attention
+    returns it fails ("cannot create a view of shape ...") when a batch has more than one picture.
+    """
+    for part in module.modules():
+        if isinstance(part, torch.nn.GroupNorm):
+            part.register_forward_pre_hook(lambda _, inputs: (inputs[0].contiguous(), *inputs[1:]))

@@ -1,12 +1,15 @@
 """What must be set before torch is imported, and the import itself. The only place that does either."""
 
+import atexit
 import contextlib
+import fcntl
 import logging
 import os
 import shutil
 import sys
 import warnings
 from pathlib import Path
+from typing import IO
 
 from tpu_ui import emulation
 from tpu_ui.errors import DeviceUnavailable
@@ -18,6 +21,8 @@ log = logging.getLogger(__name__)
 # be switched off without the cache on disk, so each process gets a name of its own and clears it when it ends.
 SHARED_MEMORY_CACHE_ROOT = Path("/dev/shm/torch_tpu_cache")
 _SHARED_MEMORY_PREFIX = "tpu_ui-"
+_OWNER_LOCK = "owner.lock"
+_held_locks: list[IO[str]] = []  # a lock is given back when its file is closed, that is, at the end of the process
 
 
 def shared_memory_cache_dir(pid: int | None = None) -> Path:
@@ -64,14 +69,34 @@ def _set_tpu_compile_cache(settings: Settings) -> None:
     # graph that is on disk is compiled again.
     os.environ["TORCH_TPU_INTERNAL_TIER3_COMPILATION_CACHE_LOCAL_BACKUP_TASK"] = "0"
     remove_stale_shared_memory_caches()
+    _claim_shared_memory_cache()
+
+
+def _claim_shared_memory_cache() -> None:
+    """Make this process's folder and hold a lock in it for as long as the process lives."""
+    folder = shared_memory_cache_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = (folder / _OWNER_LOCK).open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    _held_locks.append(lock)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def remove_stale_shared_memory_caches() -> None:
-    """Remove what processes that were killed left in shared memory."""
+    """Remove what processes that were killed left in shared memory. A living one holds its lock, in any container."""
     for folder in SHARED_MEMORY_CACHE_ROOT.glob(f"{_SHARED_MEMORY_PREFIX}*"):
-        pid = folder.name.removeprefix(_SHARED_MEMORY_PREFIX)
-        if pid.isdigit() and int(pid) != os.getpid() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            with (folder / _OWNER_LOCK).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue  # held, or not ours to remove
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def empty_shared_memory_cache() -> None:
+    """Free this process's copies; the disk has them too. The folders stay: TorchTPU aborts the process without them."""
+    for file in shared_memory_cache_dir().rglob("*.bin"):
+        file.unlink(missing_ok=True)
 
 
 def _import_torch_tpu(device_kind: str) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import inspect
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import diffusers
 import numpy
 import torch
 
-from tpu_ui.compiled_modules import CallSwitch
+from tpu_ui.compiled_modules import CallSwitch, make_group_norm_inputs_contiguous
 from tpu_ui.errors import ModeNotAllowed, NotANumber
 from tpu_ui.graphs import Stage
 from tpu_ui.loading import weight_bytes
@@ -56,7 +57,9 @@ class LoadedPipeline:
         pipeline.scheduler = keep_on_host(pipeline.scheduler, runtime.torch_device, self._on_step)
         self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
         if getattr(pipeline, "vae", None) is not None:
-            self._announce("decode", pipeline.vae, before=Stage.DECODER)
+            self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
+            if runtime.kind.startswith("tpu"):
+                make_group_norm_inputs_contiguous(pipeline.vae)
 
     # -- placement and mode -------------------------------------------------------------------------------------------
 
@@ -147,11 +150,15 @@ class LoadedPipeline:
 
     def _checked(self, pixels: numpy.ndarray) -> Pictures:
         good = numpy.isfinite(pixels).reshape(len(pixels), -1).all(axis=1)
+        stage = "VAE"
+        if self._last_latents is not None and not torch.isfinite(self._last_latents).all():
+            stage = "denoiser"  # asked for itself: a VAE may turn NaN into a finite grey or black
+            if len(self._last_latents) == len(pixels):
+                good &= torch.isfinite(self._last_latents).flatten(1).all(dim=1).numpy()
+            else:
+                good[:] = False
         indices = tuple(int(i) for i in numpy.flatnonzero(good))
-        dtype = str(self.dtype).removeprefix("torch.")
-        latents_are_finite = self._last_latents is None or bool(torch.isfinite(self._last_latents).all())
-        stage = "VAE" if latents_are_finite else "denoiser"
-        message = f"not-a-number in the {stage} (data type {dtype})"
+        message = f"not-a-number in the {stage} (data type {str(self.dtype).removeprefix('torch.')})"
         if not indices:
             raise NotANumber(
                 stage,
@@ -197,17 +204,31 @@ class LoadedPipeline:
         if self._observer is not None:
             self._observer.enter(stage)
 
-    def _announce(self, name: str, owner: Any, before: Stage, after: Stage | None = None) -> None:
-        """Note the stage whenever `owner.name` is called, on this one object."""
+    def _announce(
+        self,
+        name: str,
+        owner: Any,
+        before: Stage,
+        after: Stage | None = None,
+        convert: Callable[[Any], Any] = lambda result: result,
+    ) -> None:
+        """Note the stage whenever `owner.name` is called, on this one object, and convert its result."""
         original = getattr(owner, name, None)
         if original is None:
             return
 
         def announced(*args: Any, **kwargs: Any) -> Any:
             self._enter(before)
-            result = original(*args, **kwargs)
+            result = convert(original(*args, **kwargs))
             if after is not None:
                 self._enter(after)
             return result
 
         setattr(owner, name, announced)
+
+
+def _decoded_on_host(decoded: Any) -> Any:
+    """The VAE's pictures on the host, where the pipeline's own finishing compiles nothing and hides no NaN by clamping."""
+    if isinstance(decoded, tuple):
+        return tuple(part.cpu() if isinstance(part, torch.Tensor) else part for part in decoded)
+    return type(decoded)(**{name: part.cpu() for name, part in decoded.items()})

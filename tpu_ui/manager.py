@@ -224,6 +224,7 @@ class PipelineManager:
         return fault
 
     def _keep_within_budget(self) -> None:
+        self.runtime.trim()
         self.cache.prune(self.settings.cache_budget_bytes, dict(self.ledger.files_by_last_use()))
 
     # -- warm-up ------------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import psutil
+
 from tpu_ui import environment
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.settings import Settings
@@ -43,6 +45,11 @@ class DeviceMemory:
     total_bytes: int
 
 
+def host_memory() -> DeviceMemory:
+    """Resident bytes of this process, and of the host: device memory where the device is the host."""
+    return DeviceMemory(psutil.Process().memory_info().rss, psutil.virtual_memory().total)
+
+
 class Runtime(Protocol):
     """One device of this process. All calls but `counters` and `memory` belong to the device thread."""
 
@@ -67,6 +74,10 @@ class Runtime(Protocol):
 
     def drop_graphs(self) -> None:
         """Forget every compiled graph that is held in memory; those on disk stay."""
+        ...
+
+    def trim(self) -> None:
+        """After compiling: give back host memory that only a further compile of the same graphs would use."""
         ...
 
     def toolchain(self) -> dict[str, str]:

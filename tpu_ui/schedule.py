@@ -82,7 +82,7 @@ class HostScheduler:
             return tuple(on_device.get(id(value), value) for value in result)
         return type(result)(**{name: on_device.get(id(value), value) for name, value in result.items()})
 
-    def scale_model_input(self, sample: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def _scale_on_host(self, sample: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         # Every scheduler of diffusers either returns the sample or multiplies it by one number; which one is asked
         # with a sample of ones, so that the real one need not leave the device.
         method = super().scale_model_input
@@ -150,9 +150,10 @@ def keep_on_host(scheduler: Any, device: torch.device, on_step: StepListener) ->
 def _hosted_class(scheduler_class: type) -> type:
     members: dict[str, Any] = {}
     # Pipelines read step()'s signature to learn which arguments it takes.
-    for name in ("step", "set_timesteps", "scale_model_input"):
-        if hasattr(scheduler_class, name):
-            members[name] = _with_signature(getattr(HostScheduler, name), getattr(scheduler_class, name))
+    for name in ("step", "set_timesteps"):
+        members[name] = _with_signature(getattr(HostScheduler, name), getattr(scheduler_class, name))
+    if hasattr(scheduler_class, "scale_model_input"):  # flow matching does without
+        members["scale_model_input"] = _with_signature(HostScheduler._scale_on_host, scheduler_class.scale_model_input)
     for name in _TENSOR_METHODS:
         if hasattr(scheduler_class, name):
             members[name] = _tensor_method(getattr(scheduler_class, name))

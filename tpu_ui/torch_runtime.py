@@ -4,14 +4,13 @@ import importlib.metadata
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import psutil
 import torch
 from torch._dynamo.utils import counters as dynamo_counters
 
 from tpu_ui import dynamo
 from tpu_ui.errors import DeviceUnavailable
 from tpu_ui.modes import ExecutionMode, check_mode_on_device
-from tpu_ui.runtime import CompileCounters, DeviceMemory
+from tpu_ui.runtime import CompileCounters, DeviceMemory, host_memory
 
 _VERSIONED_PACKAGES = ("torch", "diffusers", "transformers")
 
@@ -56,7 +55,7 @@ class TorchRuntime:
 
     def memory(self) -> DeviceMemory:
         if self.kind == "cpu":
-            return DeviceMemory(psutil.Process().memory_info().rss, psutil.virtual_memory().total)
+            return host_memory()
         free, total = torch.cuda.mem_get_info(self.torch_device)
         return DeviceMemory(total - free, total)
 
@@ -71,6 +70,9 @@ class TorchRuntime:
         )
         if self.kind == "cuda":
             torch.cuda.empty_cache()
+
+    def trim(self) -> None:
+        """Nothing is kept twice here."""
 
     def toolchain(self) -> dict[str, str]:
         versions = {name: importlib.metadata.version(name) for name in _VERSIONED_PACKAGES}

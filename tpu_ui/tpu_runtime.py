@@ -10,17 +10,15 @@
 """
 
 import importlib.metadata
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import psutil
 import torch
 
 from tpu_ui import dynamo, environment, hardware
 from tpu_ui.errors import DeviceUnavailable
 from tpu_ui.modes import ExecutionMode
-from tpu_ui.runtime import CompileCounters, DeviceMemory
+from tpu_ui.runtime import CompileCounters, DeviceMemory, host_memory
 
 _EAGER_MODE_NAMES = {
     ExecutionMode.STRICT_EAGER: "DEFER_NEVER",
@@ -96,19 +94,16 @@ class TpuRuntime:
         self._clock.register()
         torch.tpu._clear_cache()
         self._summed = (-1, 0.0)
-        # The copies in shared memory are memory too; what they hold is on disk as well.
-        shutil.rmtree(environment.shared_memory_cache_dir(), ignore_errors=True)
+        environment.empty_shared_memory_cache()
+
+    def trim(self) -> None:
+        environment.empty_shared_memory_cache()
 
     def toolchain(self) -> dict[str, str]:
         versions = {name: importlib.metadata.version(name) for name in _VERSIONED_PACKAGES}
         host = hardware.find_tpus()
         versions["chip"] = "XLA:CPU" if self.kind == "tpu-emulated" or host is None else f"TPU {host.chip.name}"
         return versions
-
-
-def host_memory() -> DeviceMemory:
-    """Resident bytes of this process, and of the host: device memory where the device is the host."""
-    return DeviceMemory(psutil.Process().memory_info().rss, psutil.virtual_memory().total)
 
 
 def _first_line(error: Exception) -> str:

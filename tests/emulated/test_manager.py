@@ -1,0 +1,256 @@
+"""The manager's other promises: cancel, not-a-number, memory, faults, and the ledger's honesty about them."""
+
+import gc
+
+import psutil
+import pytest
+
+from tests.conftest import TEST_CACHE
+from tpu_ui.errors import (
+    DoesNotFit,
+    GenerationFailed,
+    InvalidRequest,
+    JobCancelled,
+    ModeNotAllowed,
+    NotANumber,
+    UnusableModel,
+)
+from tpu_ui.events import Phase
+from tpu_ui.request import GenerationRequest
+from tpu_ui.settings import Settings
+
+
+@pytest.fixture
+def request_for(tiny_models):
+    def build(model="sd3", **fields):
+        values = {"prompt": "a red cat", "width": 64, "height": 64, "steps": 3, "seed": 0, "mode": "compile", **fields}
+        return GenerationRequest.from_mapping(values | {"model": str(tiny_models / model)})
+
+    return build
+
+
+def test_progress_comes_in_order_and_counts_the_steps(manager, request_for):
+    events = []
+    manager.generate(request_for(steps=4), events.append, lambda: False)
+    phases = [event.phase for event in events]
+    wanted = [Phase.PLACING, Phase.ENCODING, Phase.DENOISING, Phase.DECODING, Phase.DONE]
+    assert [phase for phase in dict.fromkeys(phases) if phase in wanted] == wanted
+    assert [event.step for event in events if event.step] == [1, 2, 3, 4]
+    assert all(event.steps == 4 and event.seconds_per_step > 0 for event in events if event.step)
+
+
+@pytest.mark.parametrize("placement", ["single", "cpu_offload"])
+def test_cancel_ends_between_steps_and_leaves_the_pipeline_whole(manager, request_for, placement):
+    request = request_for(steps=10, placement=placement)
+    expected = manager.generate(request, lambda _: None, lambda: False).images[0]
+    steps = []
+
+    def emit(event):
+        if event.step:
+            steps.append(event.step)
+
+    with pytest.raises(JobCancelled):
+        manager.generate(request, emit, lambda: len(steps) >= 3)
+    assert steps == [1, 2, 3]
+    after = manager.generate(request, lambda _: None, lambda: False)
+    assert after.images[0].tobytes() == expected.tobytes()
+    assert after.report.was_warm
+
+
+def test_cancel_before_the_first_step(manager, request_for):
+    with pytest.raises(JobCancelled):
+        manager.generate(request_for(), lambda _: None, lambda: True)
+
+
+@pytest.fixture
+def spoilt_model(tiny_models, tmp_path):
+    """A folder like the tiny SD3 with one NaN in a part."""
+
+    def build(part: str, tensor: str):
+        import shutil
+
+        from safetensors.torch import load_file, save_file
+
+        folder = shutil.copytree(tiny_models / "sd3", tmp_path / f"nan-{part}")
+        path = folder / part / "diffusion_pytorch_model.safetensors"
+        weights = load_file(path)
+        weights[tensor].view(-1)[0] = float("nan")
+        save_file(weights, path, metadata={"format": "pt"})
+        return folder
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("part", "tensor", "stage"),
+    [("transformer", "proj_out.bias", "denoiser"), ("vae", "decoder.conv_out.bias", "VAE")],
+)
+def test_not_a_number_is_a_failure_that_names_the_stage(manager, spoilt_model, part, tensor, stage):
+    request = GenerationRequest(prompt="x", model=str(spoilt_model(part, tensor)), width=64, height=64, steps=2)
+    with pytest.raises(NotANumber, match=rf"{stage}.*float32") as caught:
+        manager.generate(request, lambda _: None, lambda: False)
+    assert caught.value.stage == stage
+
+
+def test_a_spoilt_picture_of_a_batch_costs_only_itself(manager, request_for, monkeypatch):
+    request = request_for(batch=3, seed=5, mode="strict")
+    manager.generate(request, lambda _: None, lambda: False)
+    (loaded,) = [p for i, p in manager._residency._pipelines.items() if i[0] == "sd3" and p.weight_bytes]
+    decode = loaded.pipeline.vae.decode
+
+    def spoil_the_second(latents, *args, **kwargs):
+        latents = latents.clone()
+        latents[1] = float("nan")
+        return decode(latents, *args, **kwargs)
+
+    monkeypatch.setattr(loaded.pipeline.vae, "decode", spoil_the_second)
+    result = manager.generate(request, lambda _: None, lambda: False)
+    assert result.report.seeds == (5, 7)
+    assert len(result.images) == 2
+    assert any("picture 2" in notice for notice in result.report.notices)
+
+
+def test_out_of_memory_frees_and_says_what_would_fit(manager, request_for, monkeypatch):
+    request = request_for(mode="strict")
+    manager.generate(request, lambda _: None, lambda: False)
+    (loaded,) = [p for i, p in manager._residency._pipelines.items() if i[0] == "sd3"]
+
+    def exhaust(*_args, **_kwargs):
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 bytes")
+
+    monkeypatch.setattr(loaded.pipeline.vae, "decode", exhaust)
+    with pytest.raises(DoesNotFit, match="smaller size"):
+        manager.generate(request, lambda _: None, lambda: False)
+    assert manager._residency.loaded_bytes == 0
+    assert manager.generate(request, lambda _: None, lambda: False).report.ok
+
+
+def test_a_fault_of_the_pipeline_has_a_number_and_the_next_request_runs(manager, request_for, monkeypatch, caplog):
+    request = request_for(mode="strict")
+    manager.generate(request, lambda _: None, lambda: False)
+    (loaded,) = [p for i, p in manager._residency._pipelines.items() if i[0] == "sd3"]
+
+    def fail(*_args, **_kwargs):
+        raise IndexError("secret detail")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loaded.pipeline.vae, "decode", fail)
+        with pytest.raises(GenerationFailed, match=r"fault [0-9a-f]{8}") as caught:
+            manager.generate(request, lambda _: None, lambda: False)
+    assert "secret detail" not in str(caught.value)
+    assert "secret detail" in caplog.text
+    assert manager.generate(request, lambda _: None, lambda: False).report.was_warm
+
+
+def test_a_broken_promise_is_counted_told_and_mended(manager, request_for):
+    """The device forgets its graphs behind the ledger's back, on disk as well."""
+    request = request_for(mode="fused", width=80, height=48)
+    manager.generate(request, lambda _: None, lambda: False)
+    assert manager.foresee(request)[1].state.value == "warm"
+    broken = manager.ledger.promises()["broken"]
+    manager.runtime.drop_graphs()
+    files = manager.cache.files()
+    for name in files:
+        (manager.cache.root / name).rename(manager.cache.root / f"{name}.aside")
+    try:
+        report = manager.generate(request, lambda _: None, lambda: False).report
+    finally:
+        for name in files:
+            (manager.cache.root / f"{name}.aside").rename(manager.cache.root / name)
+    manager.ledger.graphs_dropped()
+    assert (report.state_before, report.was_warm) == ("warm", False)
+    assert report.new_compiles > 0
+    assert any("broken promise" in reason for reason in report.why_compiled)
+    assert manager.ledger.promises()["broken"] == broken + 1
+    assert manager.generate(request, lambda _: None, lambda: False).report.new_compiles == 0
+    assert manager.generate(request, lambda _: None, lambda: False).report.was_warm
+
+
+def test_memory_is_given_back_over_ten_switches(runtime, tiny_models):
+    """Two models in turn where only one fits: resident memory does not climb."""
+    from tpu_ui.manager import PipelineManager
+
+    manager = PipelineManager(runtime, Settings(cache_dir=TEST_CACHE), str(tiny_models / "sd3"))
+    manager._residency.budget_bytes = 2_000_000  # room for one of the two
+    resident = []
+    for turn in range(10):
+        model = ("sd3", "flux")[turn % 2]
+        manager.generate(
+            GenerationRequest(prompt="x", model=str(tiny_models / model), width=64, height=64, steps=1, mode="fused"),
+            lambda _: None,
+            lambda: False,
+        )
+        assert len(manager._residency._pipelines) == 1
+        gc.collect()
+        resident.append(psutil.Process().memory_info().rss)
+    assert max(resident[6:]) - max(resident[2:6]) < 40e6, [round(value / 1e6) for value in resident]
+    manager.close()
+
+
+def test_a_model_above_the_budget_is_refused_and_nothing_is_dropped(manager, generate, request_for):
+    generate()
+    loaded, budget = manager._residency.loaded_bytes, manager._residency.budget_bytes
+    manager._residency.budget_bytes = 100
+    try:
+        with pytest.raises(DoesNotFit, match="GB"):
+            manager.generate(request_for("flux-guided", mode="strict"), lambda _: None, lambda: False)
+    finally:
+        manager._residency.budget_bytes = budget
+    assert manager._residency.loaded_bytes == loaded
+
+
+def test_another_revision_of_the_same_name_is_another_key(manager, request_for, tiny_models, tmp_path):
+    import shutil
+
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(tiny_models / "sd3", tmp_path / "sd3")
+    path = folder / "transformer" / "diffusion_pytorch_model.safetensors"
+    weights = load_file(path)
+    save_file({name: weight * 0.5 for name, weight in weights.items()}, path, metadata={"format": "pt"})
+    request = request_for(mode="fused")
+    first = manager.generate(request, lambda _: None, lambda: False)
+    other = manager.generate(
+        GenerationRequest.from_mapping(
+            {"prompt": request.prompt, "model": str(folder), "width": 64, "height": 64, "steps": 3, "seed": 0}
+            | {"mode": "fused"}
+        ),
+        lambda _: None,
+        lambda: False,
+    )
+    assert other.report.revision != first.report.revision
+    assert other.report.state_before != "warm"
+    assert other.images[0].tobytes() != first.images[0].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"width": 65}, InvalidRequest),
+        ({"model": "nowhere"}, UnusableModel),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(manager, request_for, fields, error):
+    before = manager.runtime.counters()
+    with pytest.raises(error):
+        manager.generate(request_for(**fields), lambda _: None, lambda: False)
+    assert manager.runtime.counters() == before
+
+
+def test_a_pipeline_without_an_offload_order_says_so(manager, request_for, monkeypatch):
+    from diffusers import StableDiffusion3Pipeline
+
+    monkeypatch.setattr(StableDiffusion3Pipeline, "model_cpu_offload_seq", None)
+    manager._residency.evict_all()
+    with pytest.raises(ModeNotAllowed, match="single"):
+        manager.generate(request_for(placement="cpu_offload"), lambda _: None, lambda: False)
+    monkeypatch.undo()
+    assert manager.generate(request_for(), lambda _: None, lambda: False).report.ok
+
+
+def test_truncation_is_told_with_what_was_cut(generate):
+    long = "a plain grey wall, " * 40 + "and one red bicycle"
+    notices = generate(prompt=long).report.notices
+    wanted = ("CLIPTextModelWithProjection reads 77 tokens", "red bicycle")
+    assert any(all(words in notice for words in wanted) for notice in notices)
+    assert generate(prompt="short").report.notices == ()
