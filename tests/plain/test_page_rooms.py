@@ -228,8 +228,9 @@ def test_metrics_login():
 @pytest.mark.parametrize(
     ("path", "is_refused"),
     [
-        ("/gradio_api/file=http://x/y", True), ("/gradio_api/file=https:/x/y", True), ("/gradio_api/file/http://x", True),
-        ("/gradio_api/file= HTTP://x", True), ("/gradio_api/proxy=http://x", True), ("/root/gradio_api/file=ftp://x", True),
+        ("/gradio_api/file=http://x/y", True), ("/gradio_api/file=https:/x/y", True),
+        ("/gradio_api/file/http://x", True), ("/gradio_api/file= HTTP://x", True), ("/gradio_api/proxy=http://x", True),
+        ("/root/gradio_api/file=ftp://x", True),
         ("/gradio_api/file=/cache/served/1/pictures/a/b.png", False), ("/gradio_api/upload", False), ("/", False),
     ],
 )  # fmt: skip

@@ -114,8 +114,9 @@ def test_outcome_tells_what_was_compiled():
 
 
 def test_report_rows_hold_reasons_and_notices():
-    report = Report(True, seeds=(1,), new_compiles=2, why_compiled=("height 64→72", "batch 1→2"), notices=("a", "b"),
-                    timings=Timings(load=1, total=3), state_before="cold", mode="compile", placement="single")  # fmt: skip
+    report = Report(True, seeds=(1,), new_compiles=2, why_compiled=("height 64→72", "batch 1→2"),
+                    notices=("a", "b"), timings=Timings(load=1, total=3), state_before="cold", mode="compile",
+                    placement="single")  # fmt: skip
     rows = wording.report_rows(report)
     assert ("Why it compiled", "height 64→72; batch 1→2") in rows
     assert ("Time", "3.0 s (load 1.0 s)") in rows

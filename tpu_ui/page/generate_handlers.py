@@ -28,11 +28,13 @@ _NO_NEAREST = "No other size is warm yet"
 
 # These answer at once, and a page asks them often: they go past Gradio's own queue.
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+# What may be refused goes through it: only there Gradio shows an error as a message.
+PRESS: dict[str, Any] = QUICK | {"queue": True, "concurrency_limit": None}
 
 
 def as_toast(error: TpuUiError, desk: Desk) -> gr.Error:
     """An error for the page. The message of a toast is HTML."""
-    return gr.Error(escape(desk.without_paths(str(error))), print_exception=False, title="")
+    return gr.Error(escape(desk.without_paths(str(error))), print_exception=False)
 
 
 def wire(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.State, timer: gr.Timer) -> None:
@@ -84,7 +86,7 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.St
 
     live = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings, timer, followed, stamp]
     timer.tick(tick, [browser, followed], live, **QUICK)
-    tab.generate.click(press_generate, [browser, followed, *tab.request], live, **QUICK)
+    tab.generate.click(press_generate, [browser, followed, *tab.request], live, **PRESS)
     tab.cancel.click(press_cancel, [browser, followed], live, **QUICK)
     _wire_verdict(desk, tab, stamp)
     _wire_controls(desk, tab, browser, followed)
@@ -114,7 +116,11 @@ def _wire_verdict(desk: Desk, tab: GenerateTab, stamp: gr.Textbox) -> None:
             request = desk.read(values)
         except TpuUiError as error:
             refused = Verdict("refused", desk.without_paths(str(error)))
-            return {tab.verdict: render.verdict(refused), tab.nearest: gr.Button(_NO_NEAREST, interactive=False)}
+            return {
+                tab.verdict: render.verdict(refused),
+                tab.nearest: gr.Button(_NO_NEAREST, interactive=False),
+                tab.sizes: gr.Radio(value=None),
+            }
         word = desk.verdict(request)
         nearest = word.nearest_warm
         label = _IS_NEAREST if word.state == WarmupState.WARM else _NO_NEAREST
@@ -173,7 +179,7 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, follo
         return {getattr(tab, name): restored[name] for name in what}
 
     tab.model.input(
-        choose_model, tab.model, [tab.width, tab.height, tab.steps, tab.guidance, tab.negative_prompt], **QUICK
+        choose_model, tab.model, [tab.width, tab.height, tab.steps, tab.guidance, tab.negative_prompt], **PRESS
     )
     tab.sizes.input(choose_size, tab.sizes, [tab.width, tab.height], **QUICK)
     tab.swap.click(lambda width, height: (height, width), [tab.width, tab.height], [tab.width, tab.height], **QUICK)

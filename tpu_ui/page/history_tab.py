@@ -9,7 +9,7 @@ from tpu_ui.errors import TpuUiError
 from tpu_ui.outputs import HistoryEntry
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
-from tpu_ui.page.generate_handlers import QUICK, as_toast
+from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
 from tpu_ui.page.generate_tab import GenerateTab
 from tpu_ui.page.sessions import is_token
 
@@ -79,7 +79,7 @@ def build_and_wire(
     search.change(show_history, [browser, search], view, trigger_mode="always_last", **QUICK)
     older.click(show_older, [browser, search, entries], view, **QUICK)
     gallery.select(choose, entries, [chosen, details, restore, delete], **QUICK)
-    delete.click(remove, [browser, search, chosen], view, **QUICK)
+    delete.click(remove, [browser, search, chosen], view, **PRESS)
 
     def use(entry: HistoryEntry | None) -> dict:
         return restored(desk, target, {} if entry is None else entry.fields) | {tabs: gr.Tabs(selected="generate")}

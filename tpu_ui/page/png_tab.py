@@ -7,7 +7,7 @@ import gradio as gr
 from tpu_ui.errors import TpuUiError
 from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
-from tpu_ui.page.generate_handlers import QUICK, as_toast
+from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
 from tpu_ui.page.generate_tab import GenerateTab
 from tpu_ui.page.history_tab import restored, settings_rows
 from tpu_ui.recipe import read_recipe
@@ -49,7 +49,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, tabs: gr.Tabs, target: GenerateTab
         )
         return recipe.fields, html, gr.Button(interactive=bool(recipe.fields))
 
-    picture.change(read_png, picture, [fields, found, restore], **QUICK)
+    picture.change(read_png, picture, [fields, found, restore], **PRESS)
     restore.click(
         lambda known: restored(desk, target, known) | {tabs: gr.Tabs(selected="generate")},
         fields, [tabs, *target.request], **QUICK,

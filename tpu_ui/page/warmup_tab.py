@@ -13,7 +13,7 @@ from tpu_ui.modes import default_mode
 from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
-from tpu_ui.page.generate_handlers import QUICK, STATE_LABELS, as_toast
+from tpu_ui.page.generate_handlers import PRESS, QUICK, STATE_LABELS, as_toast
 from tpu_ui.page.generate_tab import offered_modes
 from tpu_ui.page.known_shapes import known_shapes
 from tpu_ui.page.sessions import is_token
@@ -128,11 +128,11 @@ def build_and_wire(desk: Desk, text: gr.I18n, page: gr.Blocks, tab: gr.Tab, brow
         [model.input, mode_box.input, batch.change], lambda *chosen: _size_boxes(desk, *chosen), choice, sizes, **QUICK
     )
     timer.tick(tick, [browser, followed, *choice], [*live, table, sizes], **QUICK)
-    start.click(warm, [browser, followed, *choice, sizes], [*live, sizes], **QUICK)
+    start.click(warm, [browser, followed, *choice, sizes], [*live, sizes], **PRESS)
     cancel.click(stop, [browser, followed], live, **QUICK)
     page.load(greet, browser, live, **QUICK)
     if desk.options.is_private:
-        prune.click(lambda gigabytes: _prune(desk, gigabytes), keep, table, **QUICK)
+        prune.click(lambda gigabytes: _prune(desk, gigabytes), keep, table, **PRESS)
 
 
 def _request(desk: Desk, model_id: Any, mode_word: Any, pictures: Any, size: Any):
