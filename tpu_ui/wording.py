@@ -116,6 +116,13 @@ def does_not_fit(needed_bytes: int, available_bytes: int) -> tuple[str, str]:
     )
 
 
+def why_offload(needed_bytes: int, available_bytes: int) -> str:
+    return (
+        f"Placed by CPU offload: {size_in_bytes(needed_bytes)} of weights leave too little of "
+        f"{size_in_bytes(available_bytes)}."
+    )
+
+
 def phase(word: Phase) -> str:
     return _PHASE_WORDS[word]
 

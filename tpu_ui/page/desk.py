@@ -85,6 +85,8 @@ class Desk:
         self._names = {card.id: card.id for card in CATALOGUE}
         if self._default_card is not None:
             self._names[self._default_card.id] = options.default_model
+        self._copies: dict[str, Path] = {}
+        self._copies_lock = threading.Lock()
         self._stop = threading.Event()
         self._sweeper = threading.Thread(target=self._sweep, name="sweeper", daemon=True)
         self._sweeper.start()
@@ -222,14 +224,30 @@ class Desk:
 
     def picture(self, path: str | Path) -> Path:
         """A copy of a kept picture, in the folder that Gradio serves, under a name that cannot be guessed."""
-        folder = self.options.served_dir / secrets.token_hex(16)
-        folder.mkdir(parents=True)
-        copy = folder / Path(path).name
-        try:
-            os.link(path, copy)  # free on the same disk
-        except OSError:
-            shutil.copyfile(path, copy)
-        return copy
+        name = Path(path).name
+        with self._copies_lock:
+            copy = self._copies.get(name)
+            if copy is None or not copy.exists():
+                folder = self.options.served_dir / secrets.token_hex(16)
+                folder.mkdir(parents=True)
+                copy = self._copies[name] = folder / name
+                try:
+                    os.link(path, copy)  # free on the same disk
+                except OSError:
+                    shutil.copyfile(path, copy)
+            return copy
+
+    def delete_picture(self, name: str, owner: str) -> None:
+        """Delete a kept picture and its copy.
+
+        Raises:
+            TpuUiError: there is none of this name, or it is another's.
+        """
+        self.outputs.delete(name, owner)
+        with self._copies_lock:
+            copy = self._copies.pop(name, None)
+        if copy is not None:
+            copy.unlink(missing_ok=True)
 
     def report_of(self, job: Job) -> Report:
         """The report of a job that has ended, with names in the place of paths."""

@@ -132,8 +132,9 @@ def _wire_verdict(desk: Desk, tab: GenerateTab, stamp: gr.Textbox) -> None:
             tab.sizes: _sizes(desk, request),
         }
 
-    triggers = [control.change for control in tab.request if control not in (tab.prompt, tab.negative_prompt)]
-    gr.on([*triggers, stamp.change, tab.prompt.blur], judge, tab.request, outputs, trigger_mode="always_last", **QUICK)
+    quiet = (tab.prompt, tab.negative_prompt)  # what is typed there changes a verdict at most in its remarks
+    triggers = [control.change for control in tab.request if control not in quiet] + [control.blur for control in quiet]
+    gr.on([*triggers, stamp.change], judge, tab.request, outputs, trigger_mode="always_last", **QUICK)
 
 
 def _sizes(desk: Desk, request: GenerationRequest) -> gr.Radio:

@@ -69,7 +69,7 @@ def build_and_wire(
     def remove(owner: Any, words: Any, entry: HistoryEntry | None) -> list:
         if entry is not None and is_token(owner):
             try:
-                desk.outputs.delete(entry.name, owner)
+                desk.delete_picture(entry.name, owner)
             except TpuUiError as error:
                 raise as_toast(error, desk) from error
         return show_history(owner, words)

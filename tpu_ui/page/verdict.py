@@ -96,12 +96,15 @@ class Judge:
             if card.is_complete:
                 card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
             return self._absent(card)
-        self._check_memory(*self._resolver.resolve(request, download=False))
+        resolved, source = self._resolver.resolve(request, download=False)
+        remarks = self._check_memory(request, resolved, source) + resolved.notices
         if self._queue.engine_error is not None:
             raise self._queue.engine_error
         if self.engine is None:
-            return Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started))
-        return self._foreseen(request)
+            word = Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started))
+        else:
+            word = self._foreseen(request)
+        return replace(word, sentence=" ".join((word.sentence, *remarks)))
 
     def card(self, model: str | None) -> ModelCard:
         """The card of a model, completed from its files where they are on this machine.
@@ -161,7 +164,7 @@ class Judge:
 
     def _foreseen(self, request: GenerationRequest) -> Verdict:
         resolved, foreseen = self.engine.foresee(request)
-        nearest = None if foreseen.state is WarmupState.WARM else self._nearest_warm(resolved)
+        nearest = None if foreseen.state is WarmupState.WARM else self._nearest_warm(request, resolved)
         return Verdict(
             state=foreseen.state.value,
             sentence=wording.forecast_sentence(foreseen),
@@ -173,15 +176,23 @@ class Judge:
             nearest_warm=nearest,
         )
 
-    def _check_memory(self, resolved: ResolvedRequest, source: ModelSource) -> None:
+    def _check_memory(
+        self, request: GenerationRequest, resolved: ResolvedRequest, source: ModelSource
+    ) -> tuple[str, ...]:
+        """Refuse what cannot fit; why the planner chose CPU offload, where it did."""
         available = hardware.device_memory_bytes(self._device_kind)
         if available is None and self.engine is not None:
             available = self.engine.runtime.memory().total_bytes
         needed = weight_bytes_on_device(source, self._device_kind)
-        if available is not None and resolved.request.placement is Placement.SINGLE and needed > available:
+        if available is None:
+            return ()
+        if resolved.request.placement is Placement.SINGLE and needed > available:
             raise DoesNotFit(*wording.does_not_fit(needed, available))
+        if request.placement is Placement.AUTO and resolved.request.placement is Placement.CPU_OFFLOAD:
+            return (wording.why_offload(needed, available),)
+        return ()
 
-    def _nearest_warm(self, resolved: ResolvedRequest) -> str | None:
+    def _nearest_warm(self, request: GenerationRequest, resolved: ResolvedRequest) -> str | None:
         wanted = resolved.request
         shapes = {
             (record.key.width, record.key.height)
@@ -189,18 +200,13 @@ class Judge:
             if _is_like(record.key, resolved) and record.key.batch == wanted.batch
         }
         for width, height in sorted(shapes, key=lambda size: _distance(size, (wanted.width, wanted.height))):
-            candidate = replace(wanted, width=width, height=height, model=resolved.card.repo_id or self._name(resolved))
+            candidate = replace(request, width=width, height=height)
             try:
                 if self.engine.foresee(candidate)[1].state is WarmupState.WARM:
                     return f"{width}x{height}"
             except TpuUiError:
                 continue
         return None
-
-    @staticmethod
-    def _name(resolved: ResolvedRequest) -> str:
-        """A name by which the model is found again: a folder's own, since its card's id may not be one."""
-        return str(resolved.card.folder) if resolved.card.folder is not None else resolved.card.id
 
 
 def _is_like(key: GraphKey, resolved: ResolvedRequest) -> bool:

@@ -1,0 +1,226 @@
+"""The desk between faces and queue, with a scripted engine: nothing here needs torch or a device."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from PIL import Image
+
+from tests.plain.folders import write_folder
+from tpu_ui.errors import DoesNotFit, InvalidRequest, JobCancelled, TpuUiError, UnknownModel
+from tpu_ui.events import Phase, Progress
+from tpu_ui.forecast import Forecast
+from tpu_ui.graphs import WarmupState
+from tpu_ui.hardware import DeviceChoice
+from tpu_ui.jobs import JobKind, JobQueue, JobState
+from tpu_ui.outputs import OutputFolder
+from tpu_ui.page import desk as desk_module
+from tpu_ui.page import following
+from tpu_ui.page.desk import Desk, Keeper, PageOptions
+from tpu_ui.page.following import Followed
+from tpu_ui.report import GenerationResult, Report
+from tpu_ui.settings import Settings
+
+ANN, BOB = "a" * 32, "b" * 32
+
+
+class ScriptedEngine:
+    """Makes black pictures; `go` holds it back while it is cleared."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.made: list[str] = []
+        self.state, self.seconds = WarmupState.WARM, 2.0
+        self.ledger = SimpleNamespace(records=list)
+        self.runtime = SimpleNamespace(memory=lambda: SimpleNamespace(used_bytes=0, total_bytes=10**12))
+
+    def generate(self, request, emit, cancelled) -> GenerationResult:
+        emit(Progress(Phase.DENOISING, step=1, steps=2, seconds_per_step=1.0))
+        while not self.go.wait(0.01):
+            if cancelled():
+                raise JobCancelled
+        if request.prompt == "fault":
+            raise TpuUiError("It broke.", "Try again.")
+        self.made.append(request.prompt)
+        images = tuple(Image.new("RGB", (8, 8)) for _ in request.seeds)
+        return GenerationResult(images, request, Report(True, seeds=request.seeds, model="m"))
+
+    warm_up = generate
+
+    def foresee(self, request):
+        resolved = SimpleNamespace(request=request)
+        return resolved, Forecast(self.state, 0, 0.0, self.seconds, 3, 0)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    monkeypatch.setattr(desk_module, "_SWEEP_SECONDS", 0.05)
+    model = write_folder(tmp_path / "private" / "nice-model", "sd3")
+    outputs = OutputFolder(tmp_path / "outputs")
+    queue = JobQueue(lambda: engine, keep=Keeper(outputs))
+    options = PageOptions(
+        DeviceChoice("cpu", "asked for"), str(model), tmp_path / "served" / "pictures", tab_grace_seconds=0.1
+    )
+    made = Desk(queue, outputs, Settings(tmp_path / "cache", offline=True), options)
+    while queue.engine is None:
+        time.sleep(0.01)
+    yield made
+    engine.go.set()
+    made.close()
+
+
+def ask(desk: Desk, owner: str = ANN, **values: object):
+    return desk.submit(desk.read({"prompt": "x"} | values), owner)
+
+
+def test_pictures_are_kept_before_the_job_is_done_and_pixels_are_let_go(desk: Desk):
+    job = ask(desk, batch=2)
+    assert job.wait(10)
+    assert job.state is JobState.DONE
+    assert job.result.images == ()
+    assert all(Path(path).is_file() for path in job.result.report.images)
+    assert desk.report_of(job).images == tuple(Path(path).name for path in job.result.report.images)
+    assert [entry.fields["prompt"] for entry in desk.outputs.entries(ANN)] == ["x", "x"]
+    assert desk.outputs.entries(BOB) == []
+
+
+def test_a_picture_is_copied_once_and_goes_with_the_original(desk: Desk):
+    job = ask(desk)
+    job.wait(10)
+    path = job.result.report.images[0]
+    copy = desk.picture(path)
+    assert copy == desk.picture(path)
+    assert len(copy.parent.name) == 32
+    with pytest.raises(TpuUiError):
+        desk.delete_picture(copy.name, BOB)
+    assert copy.exists()
+    desk.delete_picture(copy.name, ANN)
+    assert not copy.exists()
+    assert not Path(path).exists()
+
+
+def test_warm_ups_keep_no_pictures(desk: Desk):
+    job = desk.submit(desk.read({}), ANN, JobKind.WARM_UP)
+    job.wait(10)
+    assert job.result.images == ()
+    assert desk.outputs.entries(ANN) == []
+
+
+def test_only_the_owner_finds_a_job(desk: Desk):
+    job = ask(desk)
+    assert desk.job(job.id, ANN) is job
+    for wrong in ((job.id, BOB), ("nothing", ANN), (None, ANN), ({}, ANN)):
+        with pytest.raises(InvalidRequest, match="no such job"):
+            desk.job(*wrong)
+
+
+def test_a_closed_page_loses_its_queued_jobs_only(desk: Desk, engine: ScriptedEngine):
+    engine.go.clear()
+    desk.presence.seen("her page", ANN)
+    running, queued, other = ask(desk, prompt="running"), ask(desk, prompt="queued"), ask(desk, BOB, prompt="other")
+    while running.state is JobState.QUEUED:
+        time.sleep(0.01)
+    desk.presence.closed("her page")
+    assert queued.wait(10)
+    engine.go.set()
+    assert running.wait(10)
+    assert other.wait(10)
+    assert (running.state, queued.state, other.state) == (JobState.DONE, JobState.CANCELLED, JobState.DONE)
+
+
+def test_the_wait_is_honest(desk: Desk, engine: ScriptedEngine):
+    engine.go.clear()
+    ask(desk)
+    second, third = ask(desk), ask(desk)
+    assert 0 < desk.wait_seconds(second) <= 2.0
+    assert 2.0 < desk.wait_seconds(third) <= 4.0
+    engine.seconds = None
+    assert desk.wait_seconds(third) is None
+
+
+def test_models_of_a_public_page_are_those_on_its_list(desk: Desk, tmp_path: Path):
+    assert desk.default_model_id == "nice-model"
+    assert desk.model_choices()[0] == ("nice-model", "nice-model")
+    other = write_folder(tmp_path / "another", "sd3")
+    for name in (str(other), str(tmp_path / "missing"), "org/repository", "http://127.0.0.1/x", 5, "../x"):
+        with pytest.raises(InvalidRequest, match="model"):
+            desk.read({"model": name})
+
+
+def test_a_private_page_takes_any_model_but_no_address(desk: Desk, tmp_path: Path):
+    object.__setattr__(desk.options, "is_private", True)
+    other = write_folder(tmp_path / "another", "sd3")
+    assert desk.read({"model": str(other)}).model == str(other)
+    with pytest.raises(UnknownModel, match="address"):
+        desk.read({"model": "http://127.0.0.1/x"})
+
+
+def test_sentences_name_no_folder(desk: Desk, tmp_path: Path):
+    sentence = f"{desk.options.default_model}: broken; see {Path.home()}/x and {desk.outputs.root}/y"
+    told = desk.without_paths(sentence)
+    assert told.startswith("nice-model: broken")
+    assert str(tmp_path) not in told
+    assert str(Path.home()) not in told
+
+
+def test_failed_jobs_report_their_sentence(desk: Desk):
+    job = ask(desk, prompt="fault")
+    job.wait(10)
+    report = desk.report_of(job)
+    assert (report.ok, report.error, report.model) == (False, "It broke. Try again.", "nice-model")
+
+
+def test_a_request_that_cannot_fit_is_refused_before_the_queue(desk: Desk, engine: ScriptedEngine):
+    engine.runtime.memory = lambda: SimpleNamespace(used_bytes=0, total_bytes=10)
+    request = desk.read({"placement": "single"})
+    with pytest.raises(DoesNotFit):
+        desk.submit(request, ANN)
+    verdict = desk.verdict(request)
+    assert (verdict.state, verdict.fits) == ("refused", False)
+    assert "CPU offload" in verdict.sentence
+
+
+def test_ignored_fields_are_told_before_the_click(desk: Desk):
+    verdict = desk.verdict(desk.read({"negative_prompt": "blurry", "guidance": 1}))
+    assert verdict.state == "warm"
+    assert "negative_prompt: ignored" in verdict.sentence
+
+
+def test_a_page_finds_its_jobs_again(desk: Desk, engine: ScriptedEngine):
+    first = ask(desk)
+    first.wait(10)
+    engine.go.clear()
+    second = ask(desk)
+    again = following.find_again(desk, ANN, JobKind.GENERATE)
+    assert again.jobs == (first.id, second.id)
+    assert following.find_again(desk, BOB, JobKind.GENERATE) == Followed()
+    while second.last_event.phase is Phase.QUEUED:
+        time.sleep(0.01)
+    sight = following.look(desk, ANN, again)
+    assert "step 1 of 2" in sight.panel
+    assert sight.can_cancel
+    assert sight.finished is first
+    desk.queue.cancel(second.id, ANN)
+    assert "ends after the step" in following.look(desk, ANN, again).panel
+    assert second.wait(10)
+    assert "Cancelled" in following.look(desk, ANN, again).panel
+
+
+def test_the_last_sizes_are_warmed_at_the_start(desk: Desk):
+    desk.warm_at_start(((64, 64),))
+    job = desk.queue.jobs_of(desk_module.WARM_OWNER)[0]
+    assert job.wait(10)
+    assert (job.kind, job.request.width) == (JobKind.WARM_UP, 64)
+    with pytest.raises(TpuUiError):
+        desk.warm_at_start(((63, 64),))
