@@ -12,8 +12,8 @@ from tpu_ui.demo.renderer import render
 from tpu_ui.demo.scenes import Scene, sample_training_scene
 from tpu_ui.demo.train_autoencoder import pixels
 
-SHARD_SCENES = 256
-COMMON_SIZES = (((256, 256), 0.32), ((192, 192), 0.1), ((384, 384), 0.07), ((320, 256), 0.05), ((256, 320), 0.05))
+SHARD_SCENES = 192
+COMMON_SIZES = (((256, 256), 0.3), ((192, 192), 0.2), ((384, 384), 0.05), ((320, 256), 0.03), ((256, 320), 0.03))
 """(width, height) in pixels and share of the shards; all other shards draw both sides freely from 192 to 384."""
 
 
@@ -40,7 +40,8 @@ def encode_pictures(autoencoder, pictures: list[np.ndarray]) -> torch.Tensor:
     parts = []
     for start in range(0, len(pictures), 16):
         batch = torch.stack([pixels(picture) for picture in pictures[start : start + 16]])
-        parts.append(autoencoder.encode(batch).latent_dist.mean)
+        with torch.autocast("cpu", torch.bfloat16):
+            parts.append(autoencoder.encode(batch).latent_dist.mean.float())
     return torch.cat(parts)
 
 

@@ -7,8 +7,8 @@ import shutil
 import time
 from pathlib import Path
 
-STAGE_MINUTES = {"autoencoder": 12, "text": 6, "denoiser": 55}
-SECONDS_PER_STEP = {"autoencoder": 0.45, "text": 0.25, "denoiser": 0.6}
+STAGE_MINUTES = {"autoencoder": 12, "text": 6, "denoiser": 55, "decoder": 8}
+SECONDS_PER_STEP = {"autoencoder": 0.45, "text": 0.25, "denoiser": 0.6, "decoder": 0.4}
 """As measured on two cores; --minutes is turned into steps with these, so that equal flags give equal training."""
 
 
@@ -20,8 +20,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--steps",
         type=int,
-        nargs=3,
-        metavar=("AUTOENCODER", "TEXT", "DENOISER"),
+        nargs=4,
+        metavar=("AUTOENCODER", "TEXT", "DENOISER", "DECODER"),
         help="exact steps instead of --minutes",
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of weights, data and noise")
@@ -50,7 +50,7 @@ def export(autoencoder, encoders, transformer, folder: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the three stages; each takes up its own checkpoint."""
+    """Runs the four stages; each takes up its own checkpoint."""
     options = parse(argv)
     if options.out.exists() and any(options.out.glob("*.pt")) and not options.resume:
         raise SystemExit(
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> None:
         )
     import torch
 
-    from tpu_ui.demo import train_autoencoder, train_denoiser, train_text
+    from tpu_ui.demo import train_autoencoder, train_decoder, train_denoiser, train_text
     from tpu_ui.demo.latents import ShardStore, measure_latents
 
     torch.set_num_threads(options.threads)
@@ -80,6 +80,8 @@ def main(argv: list[str] | None = None) -> None:
         train_denoiser.Batches(store, encoders, mean, deviation, options.seed),
         export=lambda module: export(autoencoder, encoders, module, options.out / "model"),
     )
+    export(autoencoder, encoders, transformer, options.out / "model")
+    train_decoder.train(options.out, options.seed, steps["decoder"], autoencoder)
     export(autoencoder, encoders, transformer, options.out / "model")
     print(json.dumps({"model": str(options.out / "model"), "minutes": round((time.monotonic() - started) / 60, 1)}))
 

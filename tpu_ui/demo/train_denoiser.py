@@ -4,23 +4,26 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
 from tpu_ui.demo.captions import caption
-from tpu_ui.demo.components import TEXT_WIDTHS, new_transformer
+from tpu_ui.demo.components import TEXT_WIDTHS, TRANSFORMER_WIDTH, new_transformer
 from tpu_ui.demo.latents import ShardStore
 from tpu_ui.demo.muon import Muon
 from tpu_ui.demo.progress import Checkpoint, Log, RunningMean, learning_rate_factor, seed_torch, stream
+from tpu_ui.demo.token_targets import TARGET_WIDTH, token_targets
 from tpu_ui.demo.tokenizer import TEXT_TOKENS, new_tokenizer
 from tpu_ui.demo.train_text import encode, token_ids
 
 STAGE = "denoiser"
-FIRST_SHARDS = 16
-STEPS_PER_NEW_SHARD = 48
+FIRST_SHARDS = 8
+STEPS_PER_NEW_SHARD = 24
 TOKENS_PER_STEP = 4480
 MUON_LEARNING_RATE = 3e-3
 ADAM_LEARNING_RATE = 2e-3
+PROBED_LAYER, PROBE_WEIGHT = 2, 3.0
 ZERO_TOKENS = ((256, 0.4), (32, 0.35), (77, 0.15), (8, 0.1))
 """How many zero tokens stand in the place of the T5 text (the pipeline's max_sequence_length), and how often."""
 
@@ -57,8 +60,25 @@ class WeightedAttention:
         return attn.to_out[0](pictures), text if attn.context_pre_only else attn.to_add_out(text)
 
 
-def _optimizers(model) -> tuple[Muon, torch.optim.AdamW]:
-    inner, outer = [], []
+class LayerProbe(torch.nn.Module):
+    """A linear reader of one layer's picture tokens. It lives in training only."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.read = torch.nn.Linear(TRANSFORMER_WIDTH, TARGET_WIDTH)
+        self.seen: torch.Tensor | None = None
+        model.transformer_blocks[PROBED_LAYER].register_forward_hook(self._keep)
+
+    def _keep(self, block, inputs, outputs):  # noqa: ARG002 (the interface of torch's hooks)
+        self.seen = outputs[1]
+
+    def loss(self, targets: torch.Tensor) -> torch.Tensor:
+        """Mean squared error against what the tokens show."""
+        return F.mse_loss(self.read(self.seen.float()), targets)
+
+
+def _optimizers(model, probe: LayerProbe) -> tuple[Muon, torch.optim.AdamW]:
+    inner, outer = [], list(probe.parameters())
     for name, parameter in model.named_parameters():
         (inner if parameter.ndim == 2 and name.startswith("transformer_blocks") else outer).append(parameter)
     return (
@@ -68,14 +88,14 @@ def _optimizers(model) -> tuple[Muon, torch.optim.AdamW]:
 
 
 class Batches:
-    """Draws the batch of a step: latents, tokens and pooled vectors of freshly told scenes of one size."""
+    """Draws the batch of a step: latents, texts and token targets of freshly told scenes of one size."""
 
     def __init__(self, store: ShardStore, encoders, mean: float, deviation: float, seed: int):
         self.store, self.encoders, self.mean, self.deviation, self.seed = store, encoders, mean, deviation, seed
         self.tokenizer = new_tokenizer()
 
     @torch.no_grad()
-    def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor]:
         rng = stream(self.seed, STAGE, step)
         shard = self.store[int(rng.integers(FIRST_SHARDS + step // STEPS_PER_NEW_SHARD))]
         rows, columns = (side // 2 for side in shard.latents.shape[-2:])
@@ -86,7 +106,8 @@ class Batches:
         tokens = torch.cat([torch.cat(states, dim=-1), torch.zeros(count, 1, sum(TEXT_WIDTHS))], dim=1)
         latents = (shard.latents[torch.from_numpy(chosen)].float() - self.mean) / self.deviation
         zero_tokens = int(rng.choice([n for n, _ in ZERO_TOKENS], p=[share for _, share in ZERO_TOKENS]))
-        return latents, tokens, pooled, zero_tokens
+        targets = np.stack([token_targets(shard.scenes[i], rows, columns) for i in chosen])
+        return latents, tokens, pooled, zero_tokens, torch.from_numpy(targets)
 
 
 def train(
@@ -107,25 +128,28 @@ def train(
     model = new_transformer()
     usual, attention = model.attn_processors, WeightedAttention()
     model.set_attn_processor(attention)
-    optimizers = _optimizers(model)
+    probe = LayerProbe(model)
+    optimizers = _optimizers(model, probe)
     rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     mean, start = RunningMean(model, 0.998), 0
     if state := checkpoint.load():
         model.load_state_dict(state["model"])
+        probe.load_state_dict(state["probe"])
         for optimizer, kept in zip(optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(kept)
         mean.weights, start = state["mean"], state["step"]
     log = Log(STAGE, start, steps)
     for step in range(start, steps):
-        latents, tokens, pooled, attention.last_token_count = batches(step)
+        latents, tokens, pooled, attention.last_token_count, targets = batches(step)
         seed_torch(seed, STAGE, step)
         noise = torch.randn_like(latents)
-        sigma = torch.sigmoid(torch.randn(len(latents)) * 1.1 + 0.3)
+        sigma = torch.sigmoid(torch.randn(len(latents)) * 1.1 + 0.7)
         noisy = torch.lerp(latents, noise, sigma[:, None, None, None])
         with torch.autocast("cpu", torch.bfloat16):
             flow = model(noisy, tokens, pooled, sigma * 1000, return_dict=False)[0]
         loss = F.mse_loss(flow.float(), noise - latents)
-        loss.backward()
+        named = probe.loss(targets)
+        (loss + PROBE_WEIGHT * named).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = learning_rate_factor(step, steps, warmup=100, decay=0.45)
         for group, rate in zip((g for o in optimizers for g in o.param_groups), rates, strict=True):
@@ -134,11 +158,12 @@ def train(
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         mean.update(model, step)
-        log.add(step, float(loss.detach()))
+        log.add(step, float(loss.detach()), f"named {float(named.detach()):.4f}")
         if (step + 1) % save_every == 0 or step + 1 == steps:
             checkpoint.save(
                 {
                     "model": model.state_dict(),
+                    "probe": probe.state_dict(),
                     "optimizers": [optimizer.state_dict() for optimizer in optimizers],
                     "mean": mean.weights,
                     "step": step + 1,
