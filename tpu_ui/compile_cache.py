@@ -2,11 +2,14 @@
 
 import contextlib
 import logging
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from stat import S_ISREG
 
 log = logging.getLogger(__name__)
+
+_LOCK_SUFFIX = ".lock"  # Inductor's, always empty: no graph, and another process may hold it
 
 
 class CompileCache:
@@ -22,11 +25,13 @@ class CompileCache:
     def _stats(self) -> dict[str, tuple[int, int]]:
         """Size in bytes and time of writing in nanoseconds, by name."""
         found = {}
-        for path in self.root.rglob("*"):
-            with contextlib.suppress(FileNotFoundError):  # another process may prune meanwhile
-                stat = path.stat()
-                if S_ISREG(stat.st_mode):
-                    found[path.relative_to(self.root).as_posix()] = (stat.st_size, stat.st_mtime_ns)
+        for folder, _, names in os.walk(self.root):  # skips folders that another process deletes meanwhile
+            for name in names:
+                path = Path(folder, name)
+                with contextlib.suppress(OSError):
+                    stat = path.stat()
+                    if S_ISREG(stat.st_mode) and path.suffix != _LOCK_SUFFIX:
+                        found[path.relative_to(self.root).as_posix()] = (stat.st_size, stat.st_mtime_ns)
         return found
 
     def files_since(self, unix_seconds: float) -> dict[str, int]:
@@ -49,9 +54,10 @@ class CompileCache:
         freed = 0
         for name in names:
             path = self.root / name
-            with contextlib.suppress(FileNotFoundError):
-                freed += path.stat().st_size
+            with contextlib.suppress(OSError):
+                size = path.stat().st_size
                 path.unlink()
+                freed += size
         return freed
 
     def remove_damaged(self, expected: dict[str, int]) -> list[str]:

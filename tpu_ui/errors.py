@@ -94,3 +94,11 @@ class QueueFull(TpuUiError):
 
 class JobCancelled(Exception):
     """Raised inside a job whose owner cancelled it. Not a TpuUiError: it is not a fault."""
+
+
+def shown(value: object) -> str:
+    """A wrong value as it may stand in a sentence, however large it is."""
+    try:
+        return f"{value!r:.60}"
+    except (ValueError, RecursionError):  # Python refuses to write out numbers of thousands of digits
+        return f"the {type(value).__name__} given"

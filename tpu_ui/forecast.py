@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tpu_ui.graphs import GraphKey, Stage, WarmupState
+from tpu_ui.graphs import GraphKey, Stage, WarmupState, worst
 from tpu_ui.ledger import GraphLedger, GraphRecord
 
 
@@ -17,7 +17,7 @@ class Forecast:
         warmup_seconds: seconds of compiling, or of reading from disk; None if not known.
         run_seconds: seconds for the pictures once warm; None if not known.
         runs: warm passes behind `run_seconds`.
-        compared_with: how many cold keys were estimated from records of the same model.
+        compared_with: how many cold keys were estimated from other records of the same model.
         reason: why it failed the last time, for the failed state.
     """
 
@@ -42,7 +42,7 @@ def forecast(ledger: GraphLedger, keys: Sequence[GraphKey], steps: int) -> Forec
     records = ledger.records()
     by_digest = {record.key.digest: record for record in records}
     states = {key: ledger.state(key) for key in keys}
-    state = ledger.state_of_request(keys)
+    state = worst(list(states.values()))
     compiles: int | None = 0
     warmup: float | None = 0.0
     run: float | None = 0.0
@@ -54,7 +54,7 @@ def forecast(ledger: GraphLedger, keys: Sequence[GraphKey], steps: int) -> Forec
         like = _most_alike(key, records)
         if states[key] in (WarmupState.COLD, WarmupState.FAILED, WarmupState.COMPILING):
             source = own if own is not None and own.graphs else like
-            compared += source is not None
+            compared += source is not None and source is not own
             compiles = _add(compiles, source and source.graphs)
             warmup = _add(warmup, source and source.compile_seconds)
             reason = reason or (own.error if own else None)
@@ -76,8 +76,7 @@ def explain(ledger: GraphLedger, keys: Sequence[GraphKey]) -> tuple[str, ...]:
         if ledger.state(key) in (WarmupState.WARM, WarmupState.ON_DISK):
             continue
         if key.digest in known:
-            proven = known[key.digest].proven
-            reasons["its compiled graphs are no longer on disk" if proven else "its last warm-up did not finish"] = None
+            reasons[_why_again(known[key.digest])] = None
             continue
         same_stage = [r.key for r in records if r.key.stage == key.stage and r.key.model == key.model]
         if not same_stage:
@@ -86,6 +85,12 @@ def explain(ledger: GraphLedger, keys: Sequence[GraphKey]) -> tuple[str, ...]:
         nearest = min(same_stage, key=key.distance)
         reasons.update(dict.fromkeys(key.differences(nearest)))
     return tuple(reasons)
+
+
+def _why_again(record: GraphRecord) -> str:
+    if record.error:
+        return "its last compile failed"
+    return "its compiled graphs are no longer on disk" if record.proven else "its last warm-up did not finish"
 
 
 def _most_alike(key: GraphKey, records: list[GraphRecord]) -> GraphRecord | None:

@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Protocol
 
 from tpu_ui.errors import InvalidRequest, JobCancelled, QueueFull, TpuUiError
@@ -90,17 +91,19 @@ class Job:
         Args:
             timeout: seconds to wait for the next event before the iteration ends all the same.
         """
-        position = start
+        position = max(0, start)
         while True:
             with self._changed:
-                if position >= len(self._events) and not self.state.is_final:
-                    self._changed.wait(timeout)
+                self._changed.wait_for(partial(self._has_event, position), timeout)
                 new = self._events[position:]
                 over = self.state.is_final or (not new and timeout is not None)
             yield from new
             position += len(new)
             if over and not new:
                 return
+
+    def _has_event(self, position: int) -> bool:
+        return position < len(self._events) or self.state.is_final
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end of the job; False if it has not come within `timeout` seconds."""
@@ -129,7 +132,8 @@ class JobQueue:
     Args:
         start_engine: called once, on the worker thread, before the first job.
         keep: called on the worker thread with a result before its job is done; what it returns is the job's result.
-        on_finished: called on the worker thread when a job has its final state.
+        on_finished: called when a job has its final state: on the worker thread, or on that of whoever cancels it
+            while it waits. It must be quick.
     """
 
     def __init__(
@@ -158,12 +162,14 @@ class JobQueue:
         """Put a request in the queue.
 
         Raises:
-            QueueFull: too many are waiting, in all or of this owner.
+            QueueFull: too many are waiting, in all or of this owner, or the queue was closed.
         """
         job = Job(secrets.token_hex(8), owner, kind, request)
         with self._lock:
-            waiting = sum(map(len, self._waiting.values())) + len(self._warm_ups)
-            if waiting >= _MAX_WAITING or len(self._waiting.get(owner, ())) >= _MAX_WAITING_OF_OWNER:
+            if self._closing:
+                raise QueueFull("queue: the program is ending and takes no more requests.", "Start it again.")
+            order = self._order()
+            if len(order) >= _MAX_WAITING or sum(other.owner == owner for other in order) >= _MAX_WAITING_OF_OWNER:
                 raise QueueFull("queue: too many requests are waiting.", "Wait until some are done, or cancel some.")
             self._jobs[job.id] = job
             self._forget_oldest()
@@ -207,7 +213,7 @@ class JobQueue:
             InvalidRequest: there is no such job of this owner.
         """
         job = self.find(job_id)
-        if not secrets.compare_digest(job.owner.encode(), owner.encode()):
+        if not secrets.compare_digest(*(name.encode(errors="surrogatepass") for name in (job.owner, owner))):
             raise InvalidRequest("job", "there is no such job, or it ended long ago.", "Generate again.")
         with self._lock:
             job._cancel.set()
@@ -295,7 +301,10 @@ class JobQueue:
     def _end(self, job: Job, state: JobState) -> None:
         job.finished = time.time()
         job._move(state)
-        self._on_finished(job)
+        try:
+            self._on_finished(job)
+        except Exception:  # it only listens: the job has ended, and the next one runs
+            log.exception("what follows the end of job %s failed", job.id)
 
     # -- helpers that hold the lock -----------------------------------------------------------------------------------
 

@@ -17,22 +17,12 @@ from pathlib import Path
 
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.graphs import GraphKey, WarmupState, worst
+from tpu_ui.ledger_file import open_ledger_file
 
 log = logging.getLogger(__name__)
 
-_SCHEMA_VERSION = 1
 _KEPT_SAMPLES = 15  # the median over these follows a machine whose speed changes
 _STALE_AFTER_SECONDS = 30 * 86400  # records of other versions only serve to explain a compile; then they go
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS records (
-    digest TEXT PRIMARY KEY, key TEXT NOT NULL, graphs INTEGER NOT NULL DEFAULT 0, compile_seconds REAL NOT NULL
-    DEFAULT 0, disk_seconds REAL, proven INTEGER NOT NULL DEFAULT 0, runs INTEGER NOT NULL DEFAULT 0,
-    run_samples TEXT NOT NULL DEFAULT '[]', step_samples TEXT NOT NULL DEFAULT '[]',
-    last_used REAL NOT NULL DEFAULT 0, error TEXT, depends TEXT NOT NULL DEFAULT '[]');
-CREATE TABLE IF NOT EXISTS files (name TEXT, bytes INTEGER NOT NULL, digest TEXT, PRIMARY KEY (name, digest));
-CREATE TABLE IF NOT EXISTS promises (outcome TEXT PRIMARY KEY, count INTEGER NOT NULL);
-"""
 
 
 @dataclass(frozen=True)
@@ -94,7 +84,7 @@ class GraphLedger:
         self._warm: dict[str, None] = {}  # proven in this process, in order
         self._compiling: dict[str, float] = {}
         self._rewritten: set[str] = set()  # cold keys under way: their next pass replaces what was known
-        self._database = _open(path)
+        self._database = open_ledger_file(path)
 
     def close(self) -> None:
         with self._lock:
@@ -146,14 +136,24 @@ class GraphLedger:
                     self._compiling.pop(digest, None)
                     self._rewritten.discard(digest)
 
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """One transaction. A file that cannot be written costs its knowledge, never the pictures of a request."""
+        with self._lock:
+            try:
+                with self._database:
+                    yield
+            except sqlite3.OperationalError as error:
+                log.warning("The warm-up ledger could not be written (%s); what was learnt is not kept.", error)
+
     def record_pass(self, outcomes: dict[GraphKey, StageOutcome], whole: bool) -> None:
         """Enter a finished pass. `whole`: the pass ran every stage and compiled nothing, which proves its keys warm."""
-        with self._lock, self._database:
-            for key, outcome in outcomes.items():
-                self._record_stage(key, outcome, whole)
+        with self._lock:
+            with self._writing():
+                for key, outcome in outcomes.items():
+                    self._record_stage(key, outcome, whole)
             if whole:
-                for key in outcomes:
-                    self._warm[key.digest] = None
+                self._warm.update(dict.fromkeys(key.digest for key in outcomes))
 
     def _record_stage(self, key: GraphKey, outcome: StageOutcome, whole: bool) -> None:
         digest, database = key.digest, self._database
@@ -163,9 +163,9 @@ class GraphLedger:
             database.execute(
                 "UPDATE records SET graphs = 0, compile_seconds = 0, proven = 0 WHERE digest = ?", (digest,)
             )
-            database.execute("DELETE FROM files WHERE digest = ?", (digest,))
+            self._forget_lost_files(digest)
         row = database.execute("SELECT run_samples, step_samples FROM records WHERE digest = ?", (digest,)).fetchone()
-        runs, steps = json.loads(row[0]), json.loads(row[1])
+        runs, steps = _samples(row[0]), _samples(row[1])
         steady = outcome.compiles == 0 and outcome.from_disk == 0
         if steady:
             runs = [*runs, outcome.run_seconds][-_KEPT_SAMPLES:]
@@ -190,23 +190,33 @@ class GraphLedger:
         )
         for name, size in (outcome.new_files or {}).items():
             database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (name, size, digest))
+            # Made anew, a file may have another size; every record that it belongs to must know.
+            database.execute("UPDATE files SET bytes = ? WHERE name = ?", (size, name))
         if whole and digest not in self._warm:
             depends = json.dumps([other for other in self._warm if other != digest])
             database.execute("UPDATE records SET proven = 1, depends = ? WHERE digest = ?", (depends, digest))
 
-    def record_failure(self, keys: Iterable[GraphKey], sentence: str) -> None:
-        """Compiling failed for these keys."""
-        with self._lock, self._database:
-            for key in keys:
+    def _forget_lost_files(self, digest: str) -> None:
+        """Those that are whole stay: a pass that reads them from disk does not name them again."""
+        rows = self._database.execute("SELECT name, bytes FROM files WHERE digest = ?", (digest,)).fetchall()
+        lost = [(name, digest) for name, size in rows if not self._cache.has(name, size)]
+        self._database.executemany("DELETE FROM files WHERE name = ? AND digest = ?", lost)
+
+    def record_failure(self, keys: Sequence[GraphKey], sentence: str) -> None:
+        """Compiling failed in a request with these keys: for those that were being compiled, or else for all."""
+        with self._writing():
+            for key in [key for key in keys if key.digest in self._compiling] or keys:
                 self._database.execute(
                     "INSERT OR IGNORE INTO records (digest, key) VALUES (?, ?)", (key.digest, key.to_json())
                 )
-                self._database.execute("UPDATE records SET error = ? WHERE digest = ?", (sentence, key.digest))
+                self._database.execute(
+                    "UPDATE records SET error = ?, last_used = ? WHERE digest = ?", (sentence, time.time(), key.digest)
+                )
                 self._warm.pop(key.digest, None)
 
     def record_promise(self, kept: bool) -> None:
         """A request that was called warm has ended: it compiled nothing (kept), or it did (broken)."""
-        with self._lock, self._database:
+        with self._writing():
             self._database.execute(
                 "INSERT INTO promises VALUES (?, 1) ON CONFLICT(outcome) DO UPDATE SET count = count + 1",
                 ("kept" if kept else "broken",),
@@ -237,15 +247,15 @@ class GraphLedger:
         records = []
         for row in rows:
             try:
-                key = GraphKey.from_json(row[0])
+                key, depends = GraphKey.from_json(row[0]), tuple(json.loads(row[11]))
             except (ValueError, TypeError, KeyError):
                 continue  # written by another version of this program, whose graphs are of no use here
-            runs, steps = json.loads(row[6]), json.loads(row[7])
+            runs, steps = _samples(row[6]), _samples(row[7])
             records.append(
                 GraphRecord(
                     key, row[1], row[2], row[3], bool(row[4]), row[5],
                     statistics.median(runs) if runs else None, statistics.median(steps) if steps else None,
-                    row[8], row[9], row[10], tuple(json.loads(row[11])),
+                    row[8], row[9], row[10], depends,
                 )
             )  # fmt: skip
         return records
@@ -259,14 +269,17 @@ class GraphLedger:
     # -- upkeep -------------------------------------------------------------------------------------------------------
 
     def files_by_last_use(self) -> list[tuple[str, float]]:
-        """Names of the cache's files with the last use of a record that may need them."""
+        """Each name of a file in the cache with the last use of any record that may need it."""
         last_use: dict[str, float] = {}
         for record in self.records():
             for digest in (record.key.digest, *record.depends):
                 last_use[digest] = max(last_use.get(digest, 0.0), record.last_used)
         with self._lock:
             rows = self._database.execute("SELECT name, digest FROM files").fetchall()
-        return [(name, last_use.get(digest, 0.0)) for name, digest in rows]
+        by_name: dict[str, float] = {}
+        for name, digest in rows:
+            by_name[name] = max(by_name.get(name, 0.0), last_use.get(digest, 0.0))
+        return list(by_name.items())
 
     def expected_files(self) -> dict[str, int]:
         """Names in the compile cache and the sizes they were written with."""
@@ -274,7 +287,7 @@ class GraphLedger:
             return dict(self._database.execute("SELECT name, bytes FROM files").fetchall())
 
     def forget(self, digests: Iterable[str]) -> None:
-        with self._lock, self._database:
+        with self._writing():
             for digest in digests:
                 self._database.execute("DELETE FROM records WHERE digest = ?", (digest,))
                 self._database.execute("DELETE FROM files WHERE digest = ?", (digest,))
@@ -283,39 +296,15 @@ class GraphLedger:
     def forget_other_versions(self, toolchain: tuple[tuple[str, str], ...]) -> None:
         """Drop records of other versions or chips that have not been used for a month."""
         limit = time.time() - _STALE_AFTER_SECONDS
-        self.forget(r.key.digest for r in self.records() if r.key.toolchain != toolchain and r.last_used < limit)
+        with self._lock:
+            old = self._database.execute("SELECT digest FROM records WHERE last_used < ?", (limit,)).fetchall()
+        own = {record.key.digest for record in self.records() if record.key.toolchain == toolchain}
+        self.forget(digest for (digest,) in old if digest not in own)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    """Open the ledger's file; one that is damaged or foreign is set aside, and a new one begun."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _samples(text: str) -> list[float]:
+    """Seconds as they were written; none where the row is damaged."""
     try:
-        return _connect(path)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):
-            raise  # locked, read-only or no room: the file itself may be whole
-        aside = path.with_name(f"{path.stem}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}")
-        path.rename(aside)
-        log.warning(
-            "The warm-up ledger could not be read (%s). It was kept as %s, and a new one begun.", error, aside.name
-        )
-        return _connect(path)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, check_same_thread=False, timeout=30)
-    try:
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        tables = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
-        if version != _SCHEMA_VERSION and tables:
-            raise sqlite3.DatabaseError(f"its schema is version {version}, not {_SCHEMA_VERSION}")
-        # With a write-ahead log a commit need not wait for the disk, and a killed process still leaves the file whole.
-        database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = NORMAL")
-        with database:
-            database.executescript(_SCHEMA)
-            database.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
-    except sqlite3.Error:
-        database.close()
-        raise
-    return database
+        return [float(seconds) for seconds in json.loads(text)]
+    except (ValueError, TypeError):
+        return []

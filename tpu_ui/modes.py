@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from tpu_ui.errors import InvalidRequest, ModeNotAllowed
+from tpu_ui.errors import InvalidRequest, ModeNotAllowed, shown
 
 DEVICE_KINDS = ("tpu", "tpu-emulated", "cuda", "cpu")
 
@@ -34,11 +34,11 @@ def parse_mode(value: object) -> ExecutionMode:
     Raises:
         InvalidRequest: `value` is none of the three words.
     """
-    try:
-        return ExecutionMode(value)
-    except ValueError:
-        allowed = ", ".join(mode.value for mode in ExecutionMode)
-        raise InvalidRequest("mode", f"{value!r} is not an execution mode.", f"Choose one of {allowed}.") from None
+    for mode in ExecutionMode:
+        if mode == value:
+            return mode
+    allowed = ", ".join(mode.value for mode in ExecutionMode)
+    raise InvalidRequest("mode", f"{shown(value)} is not an execution mode.", f"Choose one of {allowed}.")
 
 
 def check_mode_on_device(mode: ExecutionMode, device_kind: str) -> None:

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from tpu_ui.errors import InvalidRequest
+from tpu_ui.errors import InvalidRequest, shown
 
 
 class Placement(StrEnum):
@@ -27,11 +27,11 @@ def parse_placement(value: object) -> Placement:
     Raises:
         InvalidRequest: `value` is not a placement's name.
     """
-    try:
-        return Placement(value)
-    except ValueError:
-        allowed = ", ".join(placement.value for placement in Placement)
-        raise InvalidRequest("placement", f"{value!r} is not a placement.", f"Choose one of {allowed}.") from None
+    for placement in Placement:
+        if placement == value:
+            return placement
+    allowed = ", ".join(placement.value for placement in Placement)
+    raise InvalidRequest("placement", f"{shown(value)} is not a placement.", f"Choose one of {allowed}.")
 
 
 # Room for activations beside the weights: SD 3.5 Medium at 1024x1024 peaks at 1.07 times its transformer's weights, the

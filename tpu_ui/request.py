@@ -1,13 +1,12 @@
 """What is asked of the engine: checked once at the door, immutable, free of tensors."""
 
-import math
 import secrets
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from tpu_ui.errors import InvalidRequest
+from tpu_ui.errors import InvalidRequest, shown
 from tpu_ui.modes import ExecutionMode, parse_mode
 from tpu_ui.placement import Placement, parse_placement
 
@@ -18,6 +17,7 @@ MAX_STEPS = 200
 MAX_BATCH = 16
 MAX_GUIDANCE = 100.0
 MAX_PROMPT_CHARACTERS = 20_000
+MAX_MODEL_CHARACTERS = 4096  # the longest path that Linux knows
 MAX_SIDE_PX = 4096
 MAX_REQUEST_PIXELS = 4096 * 4096
 
@@ -58,10 +58,8 @@ class GenerationRequest:
         notices = list(self.notices)
         for name in ("prompt", "negative_prompt"):
             object.__setattr__(self, name, _clean_text(name, getattr(self, name), notices))
-        if self.model is not None and (not isinstance(self.model, str) or not self.model.strip()):
-            raise InvalidRequest(
-                "model", f"{self.model!r} is not a model's name.", "Give a name, a folder or a Hub id."
-            )
+        if self.model is not None:
+            _check_model(self.model)
         object.__setattr__(self, "mode", None if self.mode is None else parse_mode(self.mode))
         object.__setattr__(self, "placement", parse_placement(self.placement))
         for name in ("width", "height"):
@@ -86,7 +84,7 @@ class GenerationRequest:
             InvalidRequest: an unknown name, or a value of the wrong type or out of range.
         """
         allowed = [f.name for f in fields(cls) if f.name != "notices"]
-        unknown = sorted(set(values) - set(allowed))
+        unknown = sorted(f"{name!s:.40}" for name in values if name not in allowed)
         if unknown:
             raise InvalidRequest(unknown[0], "no such field in a request.", f"Fields are {', '.join(allowed)}.")
         given = {name: value for name, value in values.items() if value is not None}
@@ -123,22 +121,30 @@ def _clean_text(name: str, text: object, notices: list[str]) -> str:
     return kept
 
 
+def _check_model(value: object) -> None:
+    remedy = "Give a name, a folder or a Hub id."
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidRequest("model", f"{shown(value)} is not a model's name.", remedy)
+    if len(value) > MAX_MODEL_CHARACTERS:
+        raise InvalidRequest("model", f"a name of {len(value):,} characters is no model's.", remedy)
+
+
 def _check_integer(name: str, value: object, low: int, high: int, unit: str, required: bool = False) -> None:
     if value is None and not required:
         return
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest(name, f"{value!r} is not a whole number.", f"Give {low} to {high} {unit}.")
+        raise InvalidRequest(name, f"{shown(value)} is not a whole number.", f"Give {low} to {high} {unit}.")
     if not low <= value <= high:
-        raise InvalidRequest(name, f"{value} is out of range.", f"Give {low} to {high} {unit}.")
+        raise InvalidRequest(name, f"{shown(value)} is out of range.", f"Give {low} to {high} {unit}.")
 
 
 def _check_guidance(value: object) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest("guidance", f"{value!r} is not a number.", f"Give 0 to {MAX_GUIDANCE:g}.")
-    if not math.isfinite(value) or not 0 <= value <= MAX_GUIDANCE:
-        raise InvalidRequest("guidance", f"{value} is out of range.", f"Give 0 to {MAX_GUIDANCE:g}.")
+        raise InvalidRequest("guidance", f"{shown(value)} is not a number.", f"Give 0 to {MAX_GUIDANCE:g}.")
+    if not 0 <= value <= MAX_GUIDANCE:  # false for NaN
+        raise InvalidRequest("guidance", f"{shown(value)} is out of range.", f"Give 0 to {MAX_GUIDANCE:g}.")
     return float(value)
 
 
@@ -147,6 +153,6 @@ def _check_seed(value: object, batch: int) -> None:
         return
     remedy = f"Give a whole number from 0 to {MAX_SEED}, or a negative one to draw a seed."
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequest("seed", f"{value!r} is not a whole number.", remedy)
+        raise InvalidRequest("seed", f"{shown(value)} is not a whole number.", remedy)
     if value > MAX_SEED - (batch - 1):
-        raise InvalidRequest("seed", f"{value} is above the limit (picture i of a batch uses seed + i).", remedy)
+        raise InvalidRequest("seed", f"{shown(value)} is above the limit (picture i uses seed + i).", remedy)

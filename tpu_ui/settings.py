@@ -41,31 +41,51 @@ class Settings:
         return self.cache_dir / "ledger.sqlite3"
 
 
-def default_cache_dir(environ: Mapping[str, str], home: Path, space_storage: Path = Path("/data")) -> Path:
-    """Where things are kept: TPU_UI_CACHE_DIR, a Space's persistent storage, or the XDG cache folder, in this order."""
+def default_cache_dir(environ: Mapping[str, str], home: Path | None, space_storage: Path = Path("/data")) -> Path:
+    """Where things are kept: TPU_UI_CACHE_DIR, a Space's persistent storage, or the XDG cache folder, in this order.
+
+    Raises:
+        InvalidRequest: there is no home folder to which this leads.
+    """
     if chosen := environ.get("TPU_UI_CACHE_DIR"):
-        return Path(chosen).expanduser()
+        try:
+            return Path(chosen).expanduser()
+        except RuntimeError:
+            raise InvalidRequest(
+                "TPU_UI_CACHE_DIR", f"{chosen!r:.80} begins with an unknown user's home.", "Give the whole path."
+            ) from None
     if environ.get("SPACE_ID") and space_storage.is_dir() and os.access(space_storage, os.W_OK):
         return space_storage / "tpu_ui"
-    xdg = environ.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg else home / ".cache") / "tpu_ui"
+    xdg = Path(environ.get("XDG_CACHE_HOME", ""))
+    if xdg.is_absolute():  # the XDG specification: a relative one is to be ignored
+        return xdg / "tpu_ui"
+    if home is None:
+        raise InvalidRequest("TPU_UI_CACHE_DIR", "is not set, and this user has no home folder.", "Set it to a folder.")
+    return home / ".cache" / "tpu_ui"
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings of this process from its environment.
 
     Raises:
-        InvalidRequest: a variable holds something that is not a size or a number.
+        InvalidRequest: a variable holds something that is not a size, or leads to no folder.
     """
     environ = os.environ if environ is None else environ
     return Settings(
-        cache_dir=default_cache_dir(environ, Path.home()).absolute(),
+        cache_dir=default_cache_dir(environ, _home()).absolute(),
         cache_budget_bytes=parse_bytes(
-            "TPU_UI_CACHE_BUDGET", environ.get("TPU_UI_CACHE_BUDGET", str(DEFAULT_CACHE_BUDGET_BYTES))
+            "TPU_UI_CACHE_BUDGET", environ.get("TPU_UI_CACHE_BUDGET") or str(DEFAULT_CACHE_BUDGET_BYTES)
         ),
         defer_and_fuse=environ.get("TORCH_TPU_DEFER_AND_FUSE", "").lower() in ("1", "true"),
         offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
     )
+
+
+def _home() -> Path | None:
+    try:
+        return Path.home()
+    except RuntimeError:  # a container's user without an entry in /etc/passwd
+        return None
 
 
 _UNITS = {
@@ -77,9 +97,12 @@ _UNITS = {
     "mb": 10**6,
     "g": 10**9,
     "gb": 10**9,
+    "t": 10**12,
+    "tb": 10**12,
     "kib": 2**10,
     "mib": 2**20,
     "gib": 2**30,
+    "tib": 2**40,
 }
 
 
@@ -97,5 +120,5 @@ def parse_bytes(field: str, text: str) -> int:
     except (ValueError, KeyError):
         value = -1.0
     if not 0 <= value < 2**62:
-        raise InvalidRequest(field, f"{text!r} is not a size in bytes.", "Write for example 20GB, 512MiB or 1000000.")
+        raise InvalidRequest(field, f"{text!r:.40} is not a size in bytes.", "Write for example 20GB or 512MiB.")
     return int(value)
