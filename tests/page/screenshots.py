@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tests.page.driver import GeneratePage
 from tests.page.server import CHROMIUM_ARGUMENTS, ROOT, Server, chromium_path, make_tiny_model
 
-_PROMPT = "a red circle above a blue square"
+_PROMPT = "a large red square on a white background"
 _VIEWS = {
     "desktop-light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
     "desktop-dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},

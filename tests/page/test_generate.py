@@ -3,12 +3,15 @@
 import io
 import urllib.request
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import Browser
 
 from tests.page.conftest import open_page
 from tests.page.driver import GeneratePage
 from tests.page.server import Server
+from tpu_ui.demo.checker import check
+from tpu_ui.demo.prompts import read_prompt
 from tpu_ui.recipe import read_recipe
 
 BIG_SEED = 9007199254740993  # 2^53 + 1: a browser's number field would round it
@@ -49,6 +52,20 @@ def test_cold_then_warm(page: GeneratePage, server: Server):
     assert "Graphs compiled" in report
     assert "Ran as" in report
     assert page.faults == []
+
+
+def test_the_demo_model_draws_what_is_asked(page: GeneratePage):
+    """Another model by the list, with its own defaults; what it drew is judged by image analysis."""
+    prompt = "a large red square on a white background"
+    page.tab.locator("#model input").click()
+    page.tab.get_by_role("option", name="Demo").click()
+    page.tab.wait_for_function("document.querySelector('#width input').value == '256'")
+    page.generate(prompt=prompt, seed=1)
+    assert "Done" in page.wait_for_end(seconds=180)
+    with urllib.request.urlopen(page.picture_url()) as answer:
+        picture = np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB"))
+    verdict = check(picture, read_prompt(prompt))
+    assert verdict.ok, verdict.faults
 
 
 def test_nearest_warm_size_by_one_click(page: GeneratePage):

@@ -1,7 +1,6 @@
 """app.py as a process: how it starts, who may use it, how it ends."""
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 from gradio_client import Client
 from playwright.sync_api import Browser
 
-from tests.page.server import Server, free_port
+from tests.page.server import Server
 
 LOGIN = "qa:pw-TESTONLY"
 
@@ -76,21 +75,6 @@ def test_starts_as_a_space_and_ends_quietly(tmp_path: Path, browser: Browser):
     assert code == 0, server.log[-2000:]
     assert list((cache / "served").iterdir()) == []
     assert "Traceback" not in server.log
-
-
-def test_taken_port_is_said(tmp_path: Path):
-    with socket.socket() as holder:
-        port = free_port()
-        holder.bind(("127.0.0.1", port))
-        holder.listen()
-        server = Server(tmp_path / "cache", "--device", "cpu", port=port)
-        try:
-            limit = time.monotonic() + 60
-            while f"Port {port} is taken, so it listens on" not in server.log:
-                assert time.monotonic() < limit, server.log
-                time.sleep(0.3)
-        finally:
-            server.stop()
 
 
 def test_missing_device_ends_at_once(tmp_path: Path):
