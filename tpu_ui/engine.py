@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from tpu_ui import hardware
 from tpu_ui.catalogue import default_model_on
+from tpu_ui.errors import DeviceUnavailable
 from tpu_ui.jobs import Engine
 from tpu_ui.runtime import start_runtime
 from tpu_ui.settings import Settings
@@ -16,6 +17,16 @@ def engine_starter(device: str, settings: Settings, default_model: str | None = 
         DeviceUnavailable: the device is not in this machine, or what it needs is not installed.
     """
     choice = hardware.choose_device(device)
+    if settings.world_size > 1:
+        raise DeviceUnavailable(
+            f"WORLD_SIZE={settings.world_size} is set, but this process runs on one chip and waits for no partners.",
+            "Unset RANK and WORLD_SIZE, or do not start it with torchrun.",
+        )
+    if choice.kind == "tpu" and (holder := hardware.find_tpu_holder()):
+        raise DeviceUnavailable(
+            f"device: the TPU is held by process {holder.pid} ({holder.name}).",
+            f"End it (kill {holder.pid}), or choose --device tpu-emulated or cpu.",
+        )
     model = default_model or default_model_on(choice.kind)
 
     def start() -> Engine:

@@ -13,6 +13,7 @@ from tpu_ui.modes import DEVICE_KINDS
 GIB = 2**30
 TFLOPS = 10**12
 
+_CHIP_FILE = re.compile(r"/dev/(vfio/\d+|accel\d+)$")
 GOOGLE_PCI_VENDOR = "0x1ae0"
 EMULATION_PACKAGE = "lammps_jax_pjrt_cpu"
 EMULATION_REQUIREMENT = "lammps-jax-pjrt-cpu==0.11.2"
@@ -177,6 +178,26 @@ def choose_device(
     raise InvalidRequest(
         "device", f"{wanted!r:.40} is not a device.", f"Choose one of {', '.join(('auto', *DEVICE_KINDS))}."
     )
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has a TPU open."""
+
+    pid: int
+    name: str
+
+
+def find_tpu_holder(proc_root: Path = Path("/proc")) -> Holder | None:
+    """The process that has a chip's device file open, as far as this user may see; libtpu gives a chip to one only."""
+    for link in proc_root.glob("[0-9]*/fd/*"):
+        pid = int(link.parts[-3])
+        try:
+            if pid != os.getpid() and _CHIP_FILE.match(os.readlink(link)):
+                return Holder(pid, (proc_root / str(pid) / "comm").read_text().strip())
+        except OSError:
+            continue  # it ended meanwhile, or belongs to another user
+    return None
 
 
 def device_memory_bytes(device_kind: str, sys_root: Path = Path("/sys")) -> int | None:

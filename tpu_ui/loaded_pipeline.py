@@ -228,7 +228,7 @@ class LoadedPipeline:
 
 
 def _decoded_on_host(decoded: Any) -> Any:
-    """The VAE's pictures on the host, where the pipeline's own finishing compiles nothing and hides no NaN by clamping."""
+    """The VAE's pictures on the host: what the pipeline does to them there compiles nothing and clamps no NaN away."""
     if isinstance(decoded, tuple):
         return tuple(part.cpu() if isinstance(part, torch.Tensor) else part for part in decoded)
     return type(decoded)(**{name: part.cpu() for name, part in decoded.items()})

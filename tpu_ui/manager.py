@@ -110,6 +110,7 @@ class PipelineManager:
         was_warm = self._settle_promise(state, compiles, resolved)
         if compiles:
             self._keep_within_budget()
+        self._residency.keep_graphs_within(self.settings.max_graphs_in_memory)
         emit(Progress(Phase.DONE, elapsed_seconds=total_seconds))
         ran = resolved.request
         report = Report(

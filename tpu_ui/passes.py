@@ -120,7 +120,8 @@ class PassObserver:
         self._outcomes[self._stage] = StageOutcome(
             compiles=spent.compiles,
             from_disk=max(0, spent.requested - spent.compiles),
-            compile_seconds=spent.compile_seconds,
+            # Dynamo may trace while XLA still compiles the graph before; together they took no longer than the stage.
+            compile_seconds=min(spent.compile_seconds, now[0] - self._at_stage[0]),
             run_seconds=_run_seconds(self._at_stage, now),
             step_seconds=statistics.median(self._step_seconds) if is_denoiser and self._step_seconds else None,
             new_files=self._new_files() if spent.compiles else None,

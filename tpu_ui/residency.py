@@ -32,6 +32,7 @@ class Residency:
     def __init__(self, runtime: Runtime, settings: Settings, on_graphs_dropped: Callable[[], None]) -> None:
         self._runtime = runtime
         self._on_graphs_dropped = on_graphs_dropped
+        self._requested_at_drop = runtime.counters().requested
         self._pipelines: dict[tuple[str, str], LoadedPipeline] = {}  # the last used at the end
         shares_host_memory = runtime.kind in ("cpu", "tpu-emulated")
         available = psutil.virtual_memory().available
@@ -98,11 +99,21 @@ class Residency:
     def _evict(self, identity: tuple[str, str]) -> None:
         log.info("dropping %s from memory", identity[0])
         self._pipelines.pop(identity).unload()
-        # Executables cannot be dropped one by one. All go; the disk has them, and the ledger says so.
+        self.drop_graphs()
+
+    def drop_graphs(self) -> None:
+        """Executables cannot be dropped one by one. All go; the disk has them, and the ledger says so."""
         self._runtime.drop_graphs()
         self._on_graphs_dropped()
+        self._requested_at_drop = self._runtime.counters().requested
         gc.collect()
         _return_memory_to_system()
+
+    def keep_graphs_within(self, most: int) -> None:
+        """Drop the graphs in memory when there are more than `most`."""
+        if self._runtime.counters().requested - self._requested_at_drop > most:
+            log.info("more than %d compiled graphs in memory: they are dropped, and read from disk when needed", most)
+            self.drop_graphs()
 
 
 def _return_memory_to_system() -> None:

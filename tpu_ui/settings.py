@@ -13,6 +13,9 @@ GIB = 2**30
 # about a hundred of them.
 DEFAULT_CACHE_BUDGET_BYTES = 20 * GIB
 
+# A shape takes some 10 graphs, in strict eager some 100 small ones; XLA:CPU needs about 0.2 MB of memory for each.
+DEFAULT_MAX_GRAPHS_IN_MEMORY = 5000
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -23,6 +26,8 @@ class Settings:
         cache_budget_bytes: compiled graphs above this are dropped from disk, least recently used first.
         memory_fraction: share of the memory that was free at start which loaded pipelines may take.
         defer_and_fuse: TORCH_TPU_DEFER_AND_FUSE=1 was set: fused eager is the default mode.
+        max_graphs_in_memory: above this all compiled graphs are dropped from memory; the disk still has them.
+        world_size: processes that a launcher says belong together (WORLD_SIZE).
         offline: no request may go to the Hub.
     """
 
@@ -30,6 +35,8 @@ class Settings:
     cache_budget_bytes: int = DEFAULT_CACHE_BUDGET_BYTES
     memory_fraction: float = 0.8
     defer_and_fuse: bool = False
+    max_graphs_in_memory: int = DEFAULT_MAX_GRAPHS_IN_MEMORY
+    world_size: int = 1
     offline: bool = False
 
     @property
@@ -76,6 +83,10 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         cache_budget_bytes=parse_bytes(
             "TPU_UI_CACHE_BUDGET", environ.get("TPU_UI_CACHE_BUDGET") or str(DEFAULT_CACHE_BUDGET_BYTES)
         ),
+        max_graphs_in_memory=_whole_number(
+            "TPU_UI_MAX_GRAPHS", environ.get("TPU_UI_MAX_GRAPHS", str(DEFAULT_MAX_GRAPHS_IN_MEMORY)), 1
+        ),
+        world_size=_whole_number("WORLD_SIZE", environ.get("WORLD_SIZE", "1"), 1),
         defer_and_fuse=environ.get("TORCH_TPU_DEFER_AND_FUSE", "").lower() in ("1", "true"),
         offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
     )
@@ -122,3 +133,13 @@ def parse_bytes(field: str, text: str) -> int:
     if not 0 <= value < 2**62:
         raise InvalidRequest(field, f"{text!r:.40} is not a size in bytes.", "Write for example 20GB or 512MiB.")
     return int(value)
+
+
+def _whole_number(field: str, text: str, low: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = low - 1
+    if value < low:
+        raise InvalidRequest(field, f"{text!r} is not a whole number of at least {low}.")
+    return value

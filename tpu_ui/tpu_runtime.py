@@ -45,7 +45,7 @@ class TpuRuntime:
         except RuntimeError as error:
             raise DeviceUnavailable(
                 f"device: {kind} could not be opened ({_first_line(error)}).",
-                "Another process may hold the TPU: end it, or choose --device tpu-emulated or cpu.",
+                "Another process may hold the TPU: end it. If none does, /tmp/libtpu_lockfile is left over: delete it.",
             ) from error
         self._clock = dynamo.DynamoClock(self._backend_compile_seconds)
 

@@ -15,8 +15,8 @@ def test_generate_writes_the_picture_and_ends_with_one_report(command_line, smal
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert set(report) >= {
-        "ok", "error", "images", "seeds", "model", "revision", "device", "mode", "placement", "width", "height", "steps",
-        "guidance", "state_before", "was_warm", "new_compiles", "why_compiled", "timings", "seconds_per_step",
+        "ok", "error", "images", "seeds", "model", "revision", "device", "mode", "placement", "width", "height",
+        "steps", "guidance", "state_before", "was_warm", "new_compiles", "why_compiled", "timings", "seconds_per_step",
         "peak_memory_bytes", "versions",
     }  # fmt: skip
     assert set(report["timings"]) == {"load", "compile", "encode", "denoise", "decode", "total"}
@@ -61,7 +61,7 @@ MISTAKES = {
     "--batch 0": "batch: 0 is out of range",
     "--batch 100": "batch: 100 is out of range",
     "--size 0x64": "width: 0 is out of range",
-    "--size -64x64": "size:",
+    "--size -64x64": "width: -64 is out of range",
     "--size 16384x16384": "width: 16384 is out of range",
     "--size 64": "size:",
     "--width abc": "width: 'abc' is not a whole number",
@@ -88,6 +88,15 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(command_line, tiny_models, op
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_world_without_partners_is_refused_at_once(command_line, tiny_models):
+    command_line.environment |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    done = command_line.run(
+        "generate", "--prompt", "x", "--device", "tpu-emulated", "--model", str(tiny_models / "sd3")
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("tpu_ui: WORLD_SIZE=2 is set")
 
 
 def test_an_unusable_folder_is_a_mistake(command_line, tmp_path):

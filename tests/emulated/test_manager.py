@@ -187,6 +187,21 @@ def test_memory_is_given_back_over_ten_switches(runtime, tiny_models):
     manager.close()
 
 
+def test_graphs_in_memory_are_capped_and_come_back_from_disk(runtime, tiny_models, request_for):
+    from tpu_ui.manager import PipelineManager
+
+    settings = Settings(cache_dir=TEST_CACHE, max_graphs_in_memory=25)
+    manager = PipelineManager(runtime, settings, str(tiny_models / "sd3"))
+    requests = [request_for(mode="fused", height=height) for height in (48, 64, 80, 96)]
+    for request in requests:
+        manager.generate(request, lambda _: None, lambda: False)
+    states = [manager.foresee(request)[1].state.value for request in requests]
+    assert "on_disk" in states
+    again = manager.generate(requests[states.index("on_disk")], lambda _: None, lambda: False)
+    assert again.report.new_compiles == 0
+    manager.close()
+
+
 def test_a_model_above_the_budget_is_refused_and_nothing_is_dropped(manager, generate, request_for):
     generate()
     loaded, budget = manager._residency.loaded_bytes, manager._residency.budget_bytes

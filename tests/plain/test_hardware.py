@@ -11,10 +11,12 @@ from tpu_ui.hardware import (
     GIB,
     TFLOPS,
     TPU_CHIPS,
+    Holder,
     TpuHost,
     choose_device,
     find_chip,
     find_cuda,
+    find_tpu_holder,
     find_tpus,
     tcmalloc_status,
 )
@@ -176,3 +178,13 @@ def test_tcmalloc_nowhere(tmp_path):
     status = tcmalloc_status(tmp_path / "no-maps", (tmp_path,))
     assert (status.loaded, status.library) == (False, None)
     assert "apt install libtcmalloc-minimal4" in status.advice
+
+
+def test_the_process_that_holds_a_chip_is_found(tmp_path):
+    for pid, target in (("17", "/dev/null"), ("23", "/dev/vfio/0")):
+        (tmp_path / pid / "fd").mkdir(parents=True)
+        (tmp_path / pid / "fd" / "5").symlink_to(target)
+        (tmp_path / pid / "comm").write_text("python3\n")
+    assert find_tpu_holder(tmp_path) == Holder(23, "python3")
+    (tmp_path / "23" / "fd" / "5").unlink()
+    assert find_tpu_holder(tmp_path) is None
