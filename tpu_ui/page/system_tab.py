@@ -29,7 +29,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, tab: gr.Tab) -> None:
 
 def _now(desk: Desk) -> list[tuple[str, str]]:
     rows = [
-        ("Device", f"{desk.options.device.kind}: {desk.options.device.reason}"),
+        ("Device", f"{desk.options.device.kind} ({desk.options.device.reason})"),
         ("Up for", wording.duration(time.time() - desk.started)),
         ("Jobs that wait", str(desk.queue.waiting_count)),
         ("Open pages", str(desk.presence.pages)),
