@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 _MAX_PROVING_PASSES = 4
 _PROVING_STEPS = 2
 
+# What torch, XLA and the pipelines raise; all else is a fault of this program and ends at the worker's border.
+_FOREIGN_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, IndexError)
+
 
 class PipelineManager:
     """Runs requests on one device. `generate` and `warm_up` belong to the device thread; `foresee` to any thread."""
@@ -44,7 +47,7 @@ class PipelineManager:
         self.resolver = Resolver(runtime.kind, settings, default_model)
         self.cache = CompileCache(settings.compile_cache_dir)
         self.ledger = GraphLedger(settings.ledger_path, self.cache)
-        self._toolchain = runtime.toolchain()
+        self._toolchain = runtime.toolchain() | dict(settings.compiler_flags)
         self.ledger.forget_other_versions(tuple(sorted(self._toolchain.items())))
         self.cache.remove_damaged(self.ledger.expected_files())
         self._residency = Residency(runtime, settings, on_graphs_dropped=self.ledger.graphs_dropped)
@@ -93,19 +96,19 @@ class PipelineManager:
         expected = forecast(self.ledger, key_list, resolved.request.steps).compiles_expected if needs_compile else 0
         counted_from = self.runtime.counters()
         with _PeakMemory(self.runtime) as peak, self.ledger.compiling(key_list):
-            # 3 acquire
-            loaded = self._acquire(resolved, source, emit, cancelled)
-            load_seconds = time.perf_counter() - started
             try:
+                # 3 acquire
+                loaded = self._acquire(resolved, source, emit, cancelled)
+                load_seconds = time.perf_counter() - started
                 # 4 run
                 notices = resolved.notices + loaded.truncation_notices(resolved)
                 outcomes, pictures = self._run_as_promised(loaded, resolved, state, expected, emit, cancelled)
                 total_seconds = time.perf_counter() - started
                 # 5 account
                 self._enter_pass(keys, outcomes)
-                self._prove_warm(loaded, resolved, keys, outcomes, emit, cancelled)
-            except (RuntimeError, MemoryError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+            except _FOREIGN_ERRORS as error:
                 raise self._as_fault(error, resolved, key_list) from error
+            self._prove_warm(loaded, resolved, keys, outcomes, emit, cancelled)
         compiles = (self.runtime.counters() - counted_from).compiles
         was_warm = self._settle_promise(state, compiles, resolved)
         if compiles:
@@ -202,6 +205,9 @@ class PipelineManager:
                 outcomes, _ = self._one_pass(loaded, short, None, quiet, cancelled)
             except JobCancelled:
                 return  # the pictures are made; the shape just stays unproven
+            except (TpuUiError, *_FOREIGN_ERRORS):
+                log.exception("the pictures are made, but the pass that should prove their shape warm failed")
+                return
             if self._enter_pass(keys, outcomes):
                 return
         log.warning("%s still compiles after %d passes; it stays cold.", resolved.card.id, _MAX_PROVING_PASSES + 1)

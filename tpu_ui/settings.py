@@ -13,6 +13,8 @@ GIB = 2**30
 # about a hundred of them.
 DEFAULT_CACHE_BUDGET_BYTES = 20 * GIB
 
+_COMPILER_FLAGS = ("LIBTPU_INIT_ARGS", "TORCH_TPU_INTERNAL_XLA_OPTIONS", "XLA_FLAGS")
+
 # A shape takes some 10 graphs, in strict eager some 100 small ones; XLA:CPU needs about 0.2 MB of memory for each.
 DEFAULT_MAX_GRAPHS_IN_MEMORY = 5000
 
@@ -28,6 +30,7 @@ class Settings:
         defer_and_fuse: TORCH_TPU_DEFER_AND_FUSE=1 was set: fused eager is the default mode.
         max_graphs_in_memory: above this all compiled graphs are dropped from memory; the disk still has them.
         world_size: processes that a launcher says belong together (WORLD_SIZE).
+        compiler_flags: variables that change what the compiler makes, as (name, value) pairs.
         offline: no request may go to the Hub.
     """
 
@@ -37,6 +40,7 @@ class Settings:
     defer_and_fuse: bool = False
     max_graphs_in_memory: int = DEFAULT_MAX_GRAPHS_IN_MEMORY
     world_size: int = 1
+    compiler_flags: tuple[tuple[str, str], ...] = ()
     offline: bool = False
 
     @property
@@ -87,6 +91,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
             "TPU_UI_MAX_GRAPHS", environ.get("TPU_UI_MAX_GRAPHS", str(DEFAULT_MAX_GRAPHS_IN_MEMORY)), 1
         ),
         world_size=_whole_number("WORLD_SIZE", environ.get("WORLD_SIZE", "1"), 1),
+        compiler_flags=tuple((name, environ[name]) for name in _COMPILER_FLAGS if environ.get(name)),
         defer_and_fuse=environ.get("TORCH_TPU_DEFER_AND_FUSE", "").lower() in ("1", "true"),
         offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
     )
