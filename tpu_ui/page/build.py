@@ -22,28 +22,46 @@ from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
 from tpu_ui.page.sessions import is_token, new_token
 
-# Where a browser keeps its token. Gradio encrypts it with a key that every page carries, so the key is no secret; it is
-# fixed, since a token must still be readable after a restart.
-_STORAGE = {"storage_key": "tpu_ui.owner", "secret": "tpu_ui"}
+# The browser makes its token and keeps it. Not gr.BrowserState: on a busy machine the page is loaded before that has
+# read what it kept, and a known browser would be taken for a new one.
+_TOKEN = """() => {
+    const bytes = () => [...crypto.getRandomValues(new Uint8Array(16))];
+    const fresh = () => bytes().map(b => b.toString(16).padStart(2, "0")).join("");
+    try {
+        const kept = localStorage.getItem("tpu_ui.owner");
+        if (/^[0-9a-f]{32}$/.test(kept)) return kept;
+        const made = fresh();
+        localStorage.setItem("tpu_ui.owner", made);
+        return made;
+    } catch { return fresh(); }
+}"""
 
 
 def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
     """All tabs and endpoints over one desk."""
     text = text or labels.translations()
     with gr.Blocks(title="tpu_ui", analytics_enabled=False, fill_width=True) as page:
-        browser = gr.BrowserState(None, **_STORAGE)
+        browser = gr.Textbox("", visible="hidden", elem_id="owner", label="owner")
         followed = gr.State(Followed())
         timer = gr.Timer(1.0)
         gr.HTML(
             f"<h1>tpu_ui</h1><p>{__version__} · pictures on {desk.options.device.kind}</p>",
             elem_id="masthead", container=False, padding=False,
         )  # fmt: skip
+
+        def greet(owner: Any, request: gr.Request) -> tuple[str, Followed]:
+            """A browser tells its token, and finds its jobs again."""
+            owner = owner if is_token(owner) else new_token()
+            desk.presence.seen(request.session_hash, owner)
+            return owner, following.find_again(desk, owner, JobKind.GENERATE)
+
+        greeted = page.load(greet, browser, [browser, followed], js=_TOKEN, **generate_handlers.QUICK)
         with gr.Tabs(selected="generate") as tabs:
             with gr.Tab(text("tab_generate"), id="generate"):
                 form = generate_tab.build(desk, text)
                 generate_handlers.wire(desk, form, browser, followed, timer)
             with gr.Tab(text("tab_warmup"), id="warmup") as tab:
-                warmup_tab.build_and_wire(desk, text, page, tab, browser)
+                warmup_tab.build_and_wire(desk, text, greeted, tab, browser)
             with gr.Tab(text("tab_history"), id="history") as tab:
                 history_tab.build_and_wire(desk, text, tab, tabs, browser, form)
             with gr.Tab(text("tab_png"), id="png"):
@@ -51,17 +69,10 @@ def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
             with gr.Tab(text("tab_system"), id="system") as tab:
                 system_tab.build_and_wire(desk, text, tab)
 
-        def greet(owner: Any, request: gr.Request) -> tuple[str, Followed]:
-            """A new browser gets its token; a known one finds its jobs again."""
-            owner = owner if is_token(owner) else new_token()
-            desk.presence.seen(request.session_hash, owner)
-            return owner, following.find_again(desk, owner, JobKind.GENERATE)
-
         def leave(request: gr.Request) -> None:
             desk.presence.closed(request.session_hash)
 
         api.add_endpoints(desk)
-        page.load(greet, browser, [browser, followed], **generate_handlers.QUICK)
         page.unload(leave)
     page.queue(default_concurrency_limit=None, max_size=1000, api_open=True)
     return page

@@ -37,7 +37,7 @@ def as_toast(error: TpuUiError, desk: Desk) -> gr.Error:
     return gr.Error(escape(desk.without_paths(str(error))), print_exception=False)
 
 
-def wire(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.State, timer: gr.Timer) -> None:
+def wire(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State, timer: gr.Timer) -> None:
     """Connect the controls."""
     # A hidden control whose change makes the page ask for the verdict anew.
     stamp = gr.Textbox("", visible="hidden", elem_id="stamp", label="stamp")
@@ -151,7 +151,7 @@ def _sizes(desk: Desk, request: GenerationRequest) -> gr.Radio:
 # -- the other controls -----------------------------------------------------------------------------------------------
 
 
-def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.BrowserState, followed: gr.State) -> None:
+def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State) -> None:
     def choose_model(model: Any) -> dict:
         """Each model brings its own defaults."""
         try:

@@ -18,7 +18,7 @@ _NOTHING = '<p class="empty">Choose a picture to see its settings.</p>'
 
 
 def build_and_wire(
-    desk: Desk, text: gr.I18n, tab: gr.Tab, tabs: gr.Tabs, browser: gr.BrowserState, target: GenerateTab
+    desk: Desk, text: gr.I18n, tab: gr.Tab, tabs: gr.Tabs, browser: gr.Textbox, target: GenerateTab
 ) -> None:
     """Lay the tab out and connect it."""
     entries = gr.State(())

@@ -35,7 +35,7 @@ _HEAD = [
 _POLL_SECONDS = 1.0
 
 
-def build_and_wire(desk: Desk, text: gr.I18n, page: gr.Blocks, tab: gr.Tab, browser: gr.BrowserState) -> None:
+def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab: gr.Tab, browser: gr.Textbox) -> None:
     """Lay the tab out and connect it."""
     kind = desk.options.device.kind
     mode = desk.options.default_mode or default_mode(kind, desk.settings.defer_and_fuse)
@@ -130,7 +130,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, page: gr.Blocks, tab: gr.Tab, brow
     timer.tick(tick, [browser, followed, *choice], [*live, table, sizes], **QUICK)
     start.click(warm, [browser, followed, *choice, sizes], [*live, sizes], **PRESS)
     cancel.click(stop, [browser, followed], live, **QUICK)
-    page.load(greet, browser, live, **QUICK)
+    greeted.then(greet, browser, live, **QUICK)
     if desk.options.is_private:
         prune.click(lambda gigabytes: _prune(desk, gigabytes), keep, table, **PRESS)
 
