@@ -64,6 +64,7 @@ class StageOutcome:
         compile_seconds, run_seconds: wall time, told apart.
         step_seconds: the median step, for the denoiser.
         new_files: names in the compile cache that appeared meanwhile, with their sizes.
+        unsaved: compiled graphs that did not reach the disk, so that a new process will compile them again.
     """
 
     compiles: int
@@ -72,6 +73,7 @@ class StageOutcome:
     run_seconds: float
     step_seconds: float | None = None
     new_files: dict[str, int] | None = None
+    unsaved: int = 0
 
 
 class GraphLedger:
@@ -114,6 +116,9 @@ class GraphLedger:
     def _files_are_whole(self, digests: Iterable[str]) -> bool:
         wanted = list(digests)
         marks = ",".join("?" * len(wanted))
+        unsaved = self._database.execute(f"SELECT SUM(unsaved) FROM records WHERE digest IN ({marks})", wanted)
+        if unsaved.fetchone()[0]:
+            return False
         rows = self._database.execute(f"SELECT name, bytes FROM files WHERE digest IN ({marks})", wanted)
         return all(self._cache.has(name, size) for name, size in rows)
 
@@ -151,17 +156,21 @@ class GraphLedger:
         with self._lock:
             with self._writing():
                 for key, outcome in outcomes.items():
-                    self._record_stage(key, outcome, whole)
+                    self._record_stage(key, outcome)
+                if whole:
+                    self._record_proof([key.digest for key in outcomes])
             if whole:
                 self._warm.update(dict.fromkeys(key.digest for key in outcomes))
 
-    def _record_stage(self, key: GraphKey, outcome: StageOutcome, whole: bool) -> None:
+    def _record_stage(self, key: GraphKey, outcome: StageOutcome) -> None:
         digest, database = key.digest, self._database
         database.execute("INSERT OR IGNORE INTO records (digest, key) VALUES (?, ?)", (digest, key.to_json()))
         if digest in self._rewritten:
             self._rewritten.discard(digest)
             database.execute(
-                "UPDATE records SET graphs = 0, compile_seconds = 0, proven = 0 WHERE digest = ?", (digest,)
+                """UPDATE records SET graphs = 0, compile_seconds = 0, unsaved = 0, proven = 0, depends = '[]'
+                   WHERE digest = ?""",
+                (digest,),
             )
             self._forget_lost_files(digest)
         row = database.execute("SELECT run_samples, step_samples FROM records WHERE digest = ?", (digest,)).fetchone()
@@ -174,12 +183,13 @@ class GraphLedger:
         if outcome.from_disk and not outcome.compiles and runs:
             disk_seconds = max(0.0, outcome.run_seconds + outcome.compile_seconds - statistics.median(runs))
         database.execute(
-            """UPDATE records SET graphs = graphs + ?, compile_seconds = compile_seconds + ?, runs = runs + ?,
-               run_samples = ?, step_samples = ?, last_used = ?, error = NULL,
+            """UPDATE records SET graphs = graphs + ?, compile_seconds = compile_seconds + ?, unsaved = unsaved + ?,
+               runs = runs + ?, run_samples = ?, step_samples = ?, last_used = ?, error = NULL,
                disk_seconds = COALESCE(?, disk_seconds) WHERE digest = ?""",
             (
                 outcome.compiles,
                 outcome.compile_seconds if outcome.compiles else 0.0,
+                outcome.unsaved,
                 int(steady),
                 json.dumps(runs),
                 json.dumps(steps),
@@ -192,15 +202,24 @@ class GraphLedger:
             database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (name, size, digest))
             # Made anew, a file may have another size; every record that it belongs to must know.
             database.execute("UPDATE files SET bytes = ? WHERE name = ?", (size, name))
-        if whole and digest not in self._warm:
-            depends = json.dumps([other for other in self._warm if other != digest])
-            database.execute("UPDATE records SET proven = 1, depends = ? WHERE digest = ?", (depends, digest))
+
+    def _record_proof(self, digests: list[str]) -> None:
+        for digest in digests:
+            if digest not in self._warm:
+                depends = json.dumps(sorted(self._behind(*self._warm, *digests) - {digest}))
+                self._database.execute("UPDATE records SET proven = 1, depends = ? WHERE digest = ?", (depends, digest))
 
     def _forget_lost_files(self, digest: str) -> None:
         """Those that are whole stay: a pass that reads them from disk does not name them again."""
         rows = self._database.execute("SELECT name, bytes FROM files WHERE digest = ?", (digest,)).fetchall()
         lost = [(name, digest) for name, size in rows if not self._cache.has(name, size)]
         self._database.executemany("DELETE FROM files WHERE name = ? AND digest = ?", lost)
+
+    def _behind(self, *digests: str) -> set[str]:
+        """These keys and those whose files they may have come from, which an earlier process wrote."""
+        marks = ",".join("?" * len(digests))
+        rows = self._database.execute(f"SELECT depends FROM records WHERE digest IN ({marks})", digests)
+        return set(digests).union(*(json.loads(depends) for (depends,) in rows))
 
     def record_failure(self, keys: Sequence[GraphKey], sentence: str) -> None:
         """Compiling failed in a request with these keys: for those that were being compiled, or else for all."""

@@ -14,13 +14,14 @@ from tpu_ui.errors import InvalidRequest
 
 log = logging.getLogger(__name__)
 
-_SCHEMA_VERSION = 1
+_SCHEMA_VERSION = 2
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS records (
     digest TEXT PRIMARY KEY, key TEXT NOT NULL, graphs INTEGER NOT NULL DEFAULT 0, compile_seconds REAL NOT NULL
     DEFAULT 0, disk_seconds REAL, proven INTEGER NOT NULL DEFAULT 0, runs INTEGER NOT NULL DEFAULT 0,
     run_samples TEXT NOT NULL DEFAULT '[]', step_samples TEXT NOT NULL DEFAULT '[]',
-    last_used REAL NOT NULL DEFAULT 0, error TEXT, depends TEXT NOT NULL DEFAULT '[]')""",
+    last_used REAL NOT NULL DEFAULT 0, error TEXT, depends TEXT NOT NULL DEFAULT '[]',
+    unsaved INTEGER NOT NULL DEFAULT 0)""",
     "CREATE TABLE IF NOT EXISTS files (name TEXT, bytes INTEGER NOT NULL, digest TEXT, PRIMARY KEY (name, digest))",
     "CREATE TABLE IF NOT EXISTS promises (outcome TEXT PRIMARY KEY, count INTEGER NOT NULL)",
 )

@@ -39,7 +39,10 @@ _FOREIGN_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, IndexError)
 
 
 class PipelineManager:
-    """Runs requests on one device. `generate` and `warm_up` belong to the device thread; `foresee` to any thread."""
+    """Runs requests on one device. `generate` and `warm_up` belong to the device thread; `foresee` to any thread.
+
+    `toolchain` is the part of every key that a process cannot change: versions, chip, compiler flags.
+    """
 
     def __init__(self, runtime: Runtime, settings: Settings, default_model: str) -> None:
         self.runtime = runtime
@@ -47,8 +50,8 @@ class PipelineManager:
         self.resolver = Resolver(runtime.kind, settings, default_model)
         self.cache = CompileCache(settings.compile_cache_dir)
         self.ledger = GraphLedger(settings.ledger_path, self.cache)
-        self._toolchain = runtime.toolchain() | dict(settings.compiler_flags)
-        self.ledger.forget_other_versions(tuple(sorted(self._toolchain.items())))
+        self.toolchain = runtime.toolchain() | dict(settings.compiler_flags)
+        self.ledger.forget_other_versions(tuple(sorted(self.toolchain.items())))
         self.cache.remove_damaged(self.ledger.expected_files())
         self._residency = Residency(runtime, settings, on_graphs_dropped=self.ledger.graphs_dropped)
 
@@ -72,7 +75,7 @@ class PipelineManager:
         """The graphs of a request; none where its mode compiles nothing on this device."""
         if not self.runtime.kind.startswith("tpu") and resolved.request.mode is not ExecutionMode.COMPILED:
             return {}
-        return resolved.graph_keys(self._toolchain)
+        return resolved.graph_keys(self.toolchain)
 
     # -- a request ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +138,7 @@ class PipelineManager:
             timings=_timings(load_seconds, total_seconds, outcomes),
             seconds_per_step=outcomes[Stage.DENOISER].step_seconds if Stage.DENOISER in outcomes else None,
             peak_memory_bytes=peak.bytes,
-            versions=self._toolchain | {"tpu_ui": __version__},
+            versions=self.toolchain | {"tpu_ui": __version__},
             notices=notices + pictures.spoilt,
         )
         return GenerationResult(_to_images(pictures), ran, report)

@@ -15,6 +15,8 @@ from tpu_ui.ledger import StageOutcome
 from tpu_ui.runtime import CompileCounters, Runtime
 
 _POLL_SECONDS = 0.2
+_FILES_SETTLE_SECONDS = 3.0
+_FILE_CLOCK_LAG_SECONDS = 0.05  # the kernel stamps files with a clock that ticks every few milliseconds
 _PHASES = {
     Stage.TEXT: Phase.ENCODING,
     Stage.LATENTS: Phase.ENCODING,
@@ -50,6 +52,7 @@ class PassObserver:
         self._step_seconds: list[float] = []
         self._at_start = self._at_stage = self._at_step = (time.perf_counter(), runtime.counters())
         self._files_since = time.time()
+        self._files_seen: set[str] = set()
         self._stop = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="compile-watch", daemon=True)
 
@@ -117,6 +120,7 @@ class PassObserver:
         now = (time.perf_counter(), self._runtime.counters())
         spent = now[1] - self._at_stage[1]
         is_denoiser = self._stage is Stage.DENOISER
+        new_files = self._new_files(spent.compiles) if spent.compiles else {}
         self._outcomes[self._stage] = StageOutcome(
             compiles=spent.compiles,
             from_disk=max(0, spent.requested - spent.compiles),
@@ -124,13 +128,22 @@ class PassObserver:
             compile_seconds=min(spent.compile_seconds, now[0] - self._at_stage[0]),
             run_seconds=_run_seconds(self._at_stage, now),
             step_seconds=statistics.median(self._step_seconds) if is_denoiser and self._step_seconds else None,
-            new_files=self._new_files() if spent.compiles else None,
+            new_files=new_files,
+            unsaved=max(0, spent.compiles - len(new_files)) if self._runtime.one_file_a_graph else 0,
         )
         self._stage = None
 
-    def _new_files(self) -> dict[str, int]:
-        since, self._files_since = self._files_since, time.time()
-        return self._cache.files_since(since)
+    def _new_files(self, compiles: int) -> dict[str, int]:
+        """The files that this stage's graphs were written to. The backend writes them a moment after it compiled."""
+        deadline = time.monotonic() + _FILES_SETTLE_SECONDS
+        while True:
+            written = self._cache.files_since(self._files_since - _FILE_CLOCK_LAG_SECONDS)
+            found = {name: size for name, size in written.items() if name not in self._files_seen}
+            if not self._runtime.one_file_a_graph or len(found) >= compiles or time.monotonic() > deadline:
+                self._files_since = time.time()
+                self._files_seen.update(found)
+                return found
+            time.sleep(0.05)
 
     def _watch(self) -> None:
         """Report compiles while the device thread is inside one; the counters may be read from any thread."""

@@ -55,6 +55,7 @@ class Runtime(Protocol):
 
     kind: str
     torch_device: "torch.device"
+    one_file_a_graph: bool  # the compile cache on disk gets one file for each compiled graph
 
     def set_mode(self, mode: ExecutionMode) -> None: ...
 

@@ -18,6 +18,8 @@ _VERSIONED_PACKAGES = ("torch", "diffusers", "transformers")
 class TorchRuntime:
     """See `runtime.Runtime`. `kind` is "cuda" or "cpu"."""
 
+    one_file_a_graph = False
+
     def __init__(self, kind: str) -> None:
         if kind == "cuda" and not torch.cuda.is_available():
             raise DeviceUnavailable(

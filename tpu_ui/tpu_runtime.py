@@ -10,6 +10,7 @@
 """
 
 import importlib.metadata
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -28,18 +29,22 @@ _EAGER_MODE_NAMES = {
     # and 6, SDXL 38 and 9. Compiling the text encoders instead fails where hidden states are asked for.
     ExecutionMode.COMPILED: "DEFER_AND_FUSE",
 }
+_DURATIONS_SETTLE_SECONDS = 1.0
 _VERSIONED_PACKAGES = ("torch", "torch_tpu", "libtpu", "diffusers", "transformers")
 
 
 class TpuRuntime:
     """See `runtime.Runtime`. `kind` is "tpu" or "tpu-emulated"."""
 
+    one_file_a_graph = True
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.torch_device = torch.device("tpu", 0)  # each process sees one chip, always index 0
         dynamo.allow_many_graphs()
         self._dropped_compile_seconds = 0.0
-        self._summed = (-1, 0.0)  # (compiles, their seconds), so that a long list is not added up at each step
+        # (compiles, when their durations are all entered, their sum): a long list is not added up at each step.
+        self._summed = (-1, 0.0, 0.0)
         try:
             torch.ones(1).to(self.torch_device).cpu()
         except RuntimeError as error:
@@ -69,10 +74,13 @@ class TpuRuntime:
     def _backend_compile_seconds(self, stats: object = None) -> float:
         """Seconds in XLA's compiler. It has one compile thread, so the sum over the graphs is wall time."""
         stats = stats or torch.tpu._get_cache_stats()
-        compiles, seconds = self._summed
+        compiles, settled_at, seconds = self._summed
         if stats.num_compilations != compiles:
+            # A graph is counted a moment before its duration is entered, so the sum is taken again until then.
+            settled_at = time.monotonic() + _DURATIONS_SETTLE_SECONDS
+        if time.monotonic() <= settled_at:
             seconds = sum(entry.compilation_duration.total_seconds() for entry in stats.per_entry_stats)
-            self._summed = (stats.num_compilations, seconds)
+        self._summed = (stats.num_compilations, settled_at, seconds)
         return self._dropped_compile_seconds + seconds
 
     def forbid_recompiles(self) -> AbstractContextManager[None]:
@@ -93,7 +101,7 @@ class TpuRuntime:
         torch._dynamo.reset()
         self._clock.register()
         torch.tpu._clear_cache()
-        self._summed = (-1, 0.0)
+        self._summed = (-1, 0.0, 0.0)
         environment.empty_shared_memory_cache()
 
     def trim(self) -> None:

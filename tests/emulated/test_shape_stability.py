@@ -84,7 +84,7 @@ def test_a_flux_transformer_shares_its_graph_between_orientations(generate, mana
     wide = generate(model="flux", mode="compile", width=96, height=64)
     tall = GenerationRequest(model=wide.request.model, mode="compile", width=64, height=96)
     resolved, _ = manager.foresee(tall)
-    keys = resolved.graph_keys(manager.runtime.toolchain())
+    keys = resolved.graph_keys(manager.toolchain)
     assert manager.ledger.state(keys[Stage.DENOISER]).value == "warm"
     before = manager.runtime.counters().compiles
     report = generate(model="flux", mode="compile", width=64, height=96).report

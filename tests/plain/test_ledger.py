@@ -151,10 +151,34 @@ def test_a_missing_file_of_what_it_depends_on_makes_a_key_cold(open_ledger: Open
     assert second.state(dependent) is ON_DISK
 
 
-def test_keys_proven_together_do_not_depend_on_each_other_before_they_are_proven(ledger: GraphLedger):
+def test_what_a_key_depends_on_is_known_over_processes(open_ledger: Open, cache: CompileCache):
+    """The second key used graphs of the first; later processes run the second alone, and then a third."""
+    second, third = key(height=512), key(height=768)
+    ledger = open_ledger()
+    make_warm(ledger, KEY, files=write(cache, first=10))
+    make_warm(ledger, second, files=write(cache, second=10))
+    later = open_ledger()
+    later.record_pass({second: StageOutcome(0, 3, 0.0, 1.0)}, whole=True)
+    make_warm(later, third, files=write(cache, third=10))
+    assert [open_ledger().state(key) for key in (KEY, second, third)] == [WarmupState.ON_DISK] * 3
+    cache.remove(["first"])
+    assert [open_ledger().state(key) for key in (KEY, second, third)] == [WarmupState.COLD] * 3
+
+
+def test_a_graph_that_did_not_reach_the_disk_makes_its_key_cold_in_the_next_process(open_ledger: Open):
+    ledger = open_ledger()
+    with ledger.compiling([KEY]):
+        ledger.record_pass({KEY: StageOutcome(3, 0, 1.0, 1.0, unsaved=1)}, whole=False)
+        ledger.record_pass({KEY: StageOutcome(0, 0, 0.0, 1.0)}, whole=True)
+    assert ledger.state(KEY) is WarmupState.WARM
+    assert open_ledger().state(KEY) is WarmupState.COLD
+
+
+def test_keys_proven_together_may_use_each_others_graphs(ledger: GraphLedger):
     keys = stages()
     make_warm(ledger, *keys)
-    assert all(ledger.record(each.digest).depends == () for each in keys)
+    for each in keys:
+        assert set(ledger.record(each.digest).depends) == {other.digest for other in keys if other != each}
     assert ledger.state_of_request(keys) is WARM
 
 
@@ -374,7 +398,7 @@ def foreign_database(path: Path, version: int = 0, table: str = "bookmarks") -> 
 def later_schema(path: Path) -> None:
     GraphLedger(path, CompileCache(path.parent)).close()
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     database.close()
 
 

@@ -155,7 +155,7 @@ def _table(desk: Desk) -> str:
     engine = desk.judge.engine
     if engine is None:
         return render.table(_HEAD, [], "The device is starting; the ledger is read as soon as it is ready.")
-    toolchain = tuple(sorted(engine.runtime.toolchain().items()))
+    toolchain = tuple(sorted(engine.toolchain.items()))
     shapes = known_shapes(engine.ledger.records(), engine.ledger.state, toolchain)
     now = time.time()
     lines = [
