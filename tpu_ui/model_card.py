@@ -177,11 +177,13 @@ def _kind_of(folder: ModelFolder) -> PipelineKind:
             return replace(kind, steps=4, guidance=0.0, guidance_kind=GuidanceKind.NONE, text_length=256)
         case "Flux2KleinPipeline" if folder.settings.get("is_distilled") is True:
             return replace(kind, steps=4, guidance=1.0, guidance_kind=GuidanceKind.NONE)
-        case "StableDiffusion3Pipeline" if "text_encoder_3" not in folder.components:
-            # The pipeline puts max_sequence_length zeros in the place of T5's tokens: no more of them than CLIP gives.
-            tokenizer = folder.components.get("tokenizer")
+        case "StableDiffusion3Pipeline":
+            # Without a T5 the pipeline puts max_sequence_length zeros in its place: no more of them than CLIP gives.
+            with_t5 = "text_encoder_3" in folder.components
+            tokenizer = folder.components.get("tokenizer_3" if with_t5 else "tokenizer")
             length = _whole_number(tokenizer.config if tokenizer else {}, "model_max_length", MAX_TEXT_TOKENS)
-            return replace(kind, text_length=length or CLIP_TEXT_TOKENS)
+            usual = kind.text_length if with_t5 else CLIP_TEXT_TOKENS
+            return replace(kind, text_length=min(length or usual, kind.text_length))
     if denoiser.get("time_cond_proj_dim") is not None:
         return replace(kind, guidance_kind=GuidanceKind.DISTILLED, takes_negative_prompt=False)
     return kind
