@@ -49,7 +49,7 @@ def prepare(device_kind: str, settings: Settings) -> None:
         _import_torch_tpu(device_kind)
     else:
         cache = settings.compile_cache_dir / "inductor"
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache)  # inductor writes its default there for child processes
         import torch  # noqa: F401
 
 
