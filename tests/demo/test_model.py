@@ -36,7 +36,7 @@ def test_weights_load_as_32_bits(pipeline):
 
 
 def test_held_out_prompts_are_drawn_as_asked_but_for_outlines(pipeline):
-    """The shipped weights get backgrounds, numbers, colours, places and relations right; shapes not yet (model card)."""
+    """The shipped weights get background, number, colours, places and relations right; shapes not yet (model card)."""
     rng = np.random.default_rng(11)
     wanted = [held_out_wanted(rng, 1.0, objects) for objects in (1, 2) * 6]
     pictures = draw(pipeline, [write_prompt(item) for item in wanted], list(range(12)), 192, 192, 8, 4.0)
