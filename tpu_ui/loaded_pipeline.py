@@ -80,10 +80,14 @@ class LoadedPipeline:
         if self.placement is Placement.CPU_OFFLOAD:
             self.pipeline.remove_all_hooks()
         self.placement = None  # should moving fail, it is nowhere whole
+        # In fused mode the moves would be fused into the next graphs, which would then be others than those of later
+        # passes.
+        self._runtime.set_mode(ExecutionMode.STRICT_EAGER)
         if placement is Placement.CPU_OFFLOAD:
             self.pipeline.enable_model_cpu_offload(device=self._runtime.torch_device)
         else:
             self.pipeline.to(self._runtime.torch_device)
+        self._runtime.synchronize()
         self.placement = placement
 
     def set_mode(self, mode: ExecutionMode) -> None:
