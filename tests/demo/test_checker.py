@@ -21,7 +21,7 @@ def test_the_checker_accepts_what_is_right_and_refuses_what_is_wrong():
 def test_any_size_is_rendered_and_read(width, height):
     rng = np.random.default_rng(width + height)
     for _ in range(5):
-        scene = sample_scene(rng, width / height)
+        scene = sample_scene(rng, (width, height))
         picture = render(scene, width, height)
         assert picture.shape == (height, width, 3)
         assert picture.dtype == np.uint8
@@ -41,7 +41,7 @@ def test_noise_is_not_accepted():
 
 
 def test_faults_say_what_is_wrong():
-    scene = sample_scene(np.random.default_rng(5), 1.0, objects=1)
+    scene = sample_scene(np.random.default_rng(5), (256, 256), objects=1)
     wrong = "red" if scene.objects[0].colour != "red" else "blue"
     verdict = check_prompt(render(scene, 256, 256), f"a {wrong} {scene.objects[0].shape}")
     assert verdict.faults == (f"colour is {scene.objects[0].colour}, not {wrong}",)

@@ -26,13 +26,13 @@ def test_each_colour_and_each_shape_has_one_held_out_partner():
 
 def test_training_scenes_hold_no_held_out_pair():
     rng = np.random.default_rng(0)
-    assert not any(is_held_out(sample_training_scene(rng, 1.0)) for _ in range(500))
+    assert not any(is_held_out(sample_training_scene(rng, (256, 256))) for _ in range(500))
 
 
 def test_captions_use_known_words_only_and_are_short():
     rng, known = np.random.default_rng(0), set(words())
     for _ in range(1000):
-        told = caption(sample_training_scene(rng, 1.0), rng)
+        told = caption(sample_training_scene(rng, (256, 256)), rng)
         said = told.text.split()
         assert len(said) <= 30
         assert set(said) <= known | {"unheard"}
@@ -42,7 +42,7 @@ def test_captions_use_known_words_only_and_are_short():
 def test_a_caption_tells_nothing_that_the_scene_does_not_show():
     rng = np.random.default_rng(1)
     for _ in range(500):
-        scene = sample_training_scene(rng, 1.0)
+        scene = sample_training_scene(rng, (256, 256))
         told = dict(zip(SLOTS, caption(scene, rng, partial=0.0).slots, strict=True))
         value = {name: SLOTS[name][index - 1] for name, index in told.items() if index}
         assert value.get("background", scene.background) == scene.background
@@ -56,7 +56,7 @@ def test_a_caption_tells_nothing_that_the_scene_does_not_show():
 def test_prompts_are_read_as_they_were_written(objects):
     rng = np.random.default_rng(2)
     for _ in range(200):
-        wanted = wanted_of(sample_scene(rng, 1.0, objects))
+        wanted = wanted_of(sample_scene(rng, (256, 256), objects))
         assert read_prompt(write_prompt(wanted)) == wanted
 
 

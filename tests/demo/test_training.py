@@ -76,7 +76,7 @@ class _Killed(_Silent):
 
 def test_batches_depend_on_seed_and_step_alone(monkeypatch):
     rng = np.random.default_rng(0)
-    shard = Shard(tuple(sample_training_scene(rng, 1.0) for _ in range(64)), torch.randn(64, 16, 16, 16).half())
+    shard = Shard(tuple(sample_training_scene(rng, (256, 256)) for _ in range(64)), torch.randn(64, 16, 16, 16).half())
 
     class Store:
         def __getitem__(self, number):

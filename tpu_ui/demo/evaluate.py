@@ -35,9 +35,9 @@ AVOIDED = ("red", "blue", "green", "purple")
 UNKNOWN_WORDS = ("breathtaking", "zyx", "cinematic", "8k")
 
 
-def held_out_wanted(rng: np.random.Generator, aspect: float, objects: int) -> Wanted:
+def held_out_wanted(rng: np.random.Generator, size: tuple[int, int], objects: int) -> Wanted:
     """What a random scene with a held-out pair shows."""
-    while not is_held_out(scene := sample_scene(rng, aspect, objects)):
+    while not is_held_out(scene := sample_scene(rng, size, objects)):
         pass
     return wanted_of(scene)
 
@@ -48,7 +48,7 @@ def checker_rates(count: int, seed: int = 1) -> dict[str, float]:
     refused = accepted = 0
     for i in range(count):
         width, height = SETTINGS[i % len(SETTINGS)][:2]
-        scene = sample_scene(rng, width / height)
+        scene = sample_scene(rng, (width, height))
         wanted, picture = wanted_of(scene), render(scene, width, height)
         refused += not check(picture, wanted).ok
         accepted += check(picture, one_word_wrong(wanted, rng)).ok
@@ -112,7 +112,7 @@ def evaluate(pipeline, setting: tuple[int, int, int, float], objects: int, count
     """Draws `count` held-out prompts with this setting and counts what the checker accepts."""
     width, height, steps, guidance = setting
     rng = np.random.default_rng([width, height, steps, int(guidance * 10), objects, unknown])
-    wanted = [held_out_wanted(rng, width / height, objects) for _ in range(count)]
+    wanted = [held_out_wanted(rng, (width, height), objects) for _ in range(count)]
     prompts = [write_prompt(item) for item in wanted]
     if unknown:
         prompts = [with_unknown_words(prompt, rng) for prompt in prompts]

@@ -61,7 +61,7 @@ class ShardStore:
     def _make(self, number: int) -> Shard:
         rng = stream(self.seed, "shard", number)
         width, height = _size(rng)
-        scenes = tuple(sample_training_scene(rng, width / height) for _ in range(SHARD_SCENES))
+        scenes = tuple(sample_training_scene(rng, (width, height)) for _ in range(SHARD_SCENES))
         path = self.folder / f"shard_{number:05d}.pt"
         if path.exists():
             return Shard(scenes, torch.load(path, weights_only=True))
@@ -74,6 +74,8 @@ class ShardStore:
 def measure_latents(autoencoder, seed: int) -> tuple[float, float]:
     """Mean and standard deviation of the latents of 96 pictures of 256 x 256 pixels."""
     rng = stream(seed, "latent statistics", 0)
-    latents = encode_pictures(autoencoder, [render(sample_training_scene(rng, 1.0), 256, 256) for _ in range(96)])
+    latents = encode_pictures(
+        autoencoder, [render(sample_training_scene(rng, (256, 256)), 256, 256) for _ in range(96)]
+    )
     assert latents.shape[1] == LATENT_CHANNELS
     return float(latents.mean()), float(latents.std())

@@ -70,10 +70,8 @@ def _coverage(item: SceneObject, width: int, height: int) -> tuple[np.ndarray, t
     side = 2 * reach + 1
     mask = Image.new("L", (side * OVERSAMPLING,) * 2, 0)
     draw = ImageDraw.Draw(mask)
-    turn = np.radians(item.angle)
-    rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
     for fill, outline in zip((255, 0), OUTLINES[item.shape], strict=False):
-        points = (outline @ rotation * radius + centre - corner) * OVERSAMPLING - 0.5
+        points = (outline * radius + centre - corner) * OVERSAMPLING - 0.5
         draw.polygon([tuple(point) for point in points], fill=fill)
     return np.asarray(mask.reduce(OVERSAMPLING), np.float32) / 255, (int(corner[0]), int(corner[1]))
 

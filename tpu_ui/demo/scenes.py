@@ -1,6 +1,7 @@
 """What a picture shows: frozen descriptions of one or two objects, drawn at random from a seed.
 
-Positions are fractions of the canvas's width and height, diameters fractions of its shorter side, angles degrees.
+Positions are fractions of the canvas's width and height, diameters fractions of its shorter side. Middles and diameters
+lie on a grid of a few pixels, so that an outline meets the latents in few different ways, which a small model can learn.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ ONE_OBJECT_DIAMETER = {"small": (0.19, 0.23), "medium": (0.31, 0.36), "large": (
 TWO_OBJECT_DIAMETER = {"small": (0.16, 0.19), "medium": (0.245, 0.28), "large": (0.34, 0.38)}
 PLACE_X = {"left": 0.25, "right": 0.75}
 PLACE_Y = {"top": 0.25, "bottom": 0.75}
+CENTRE_GRID, DIAMETER_GRID = 16, 8  # pixels; 16 is one latent
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,6 @@ class SceneObject:
     x: float
     y: float
     diameter: float
-    angle: float
     tint: tuple[float, float, float]
 
 
@@ -60,24 +61,32 @@ def _pick(rng: np.random.Generator, options, weights=None):
     return options[int(rng.choice(len(options), p=weights))]
 
 
-def _placed(rng, item: tuple[str, str, str], centre: tuple[float, float], diameters: dict, aspect: float):
+def _snapped_diameter(rng: np.random.Generator, limits: tuple[float, float], short: int) -> int:
+    """A diameter in pixels: one on the grid within the limits, or the one nearest to their middle."""
+    low, high = (limit * short / DIAMETER_GRID for limit in limits)
+    steps = range(int(np.ceil(low)), int(np.floor(high)) + 1) or (round((low + high) / 2),)
+    return DIAMETER_GRID * _pick(rng, steps)
+
+
+def _snapped_centre(value: float, side: int, diameter: int) -> float:
+    """The nearest grid line that keeps the object clear of the edges, as a fraction of the side."""
+    margin = np.ceil((diameter / 2 + 0.035 * side) / CENTRE_GRID)
+    line = np.clip(round(value * side / CENTRE_GRID), margin, side // CENTRE_GRID - margin)
+    return float(line * CENTRE_GRID / side)
+
+
+def _placed(rng, item: tuple[str, str, str], centre: tuple[float, float], diameters: dict, size: tuple[int, int]):
     """The object with its jitter, moved as far inwards as it needs to keep clear of the edges."""
-    diameter = float(rng.uniform(*diameters[item[2]]))
-    margin_x = (diameter / 2 + 0.035) / max(aspect, 1.0)
-    margin_y = (diameter / 2 + 0.035) * min(aspect, 1.0)
-    x, y = (float(value + rng.uniform(-0.04, 0.04)) for value in centre)
-    return SceneObject(
-        *item,
-        x=float(np.clip(x, margin_x, 1 - margin_x)),
-        y=float(np.clip(y, margin_y, 1 - margin_y)),
-        diameter=diameter,
-        angle=float(rng.uniform(-9, 9)),
-        tint=_tint(rng),
+    diameter = _snapped_diameter(rng, diameters[item[2]], min(size))
+    x, y = (
+        _snapped_centre(value + rng.uniform(-0.04, 0.04), side, diameter)
+        for value, side in zip(centre, size, strict=True)
     )
+    return SceneObject(*item, x=x, y=y, diameter=diameter / min(size), tint=_tint(rng))
 
 
-def sample_scene(rng: np.random.Generator, aspect: float, objects: int | None = None) -> Scene:
-    """A random scene for a canvas whose width is `aspect` times its height; `objects` is 1 or 2 (default: either)."""
+def sample_scene(rng: np.random.Generator, size: tuple[int, int], objects: int | None = None) -> Scene:
+    """A random scene for a canvas of (width, height) pixels; `objects` is 1 or 2 (default: either)."""
     count = objects or (1 if rng.random() < 0.4 else 2)
     kinds = [(_pick(rng, COLOURS), _pick(rng, SHAPES), _pick(rng, SIZES)) for _ in range(count)]
     if count == 2 and rng.random() < 0.1:
@@ -92,7 +101,7 @@ def sample_scene(rng: np.random.Generator, aspect: float, objects: int | None = 
             next((PLACE_X[w] for w in place.split() if w in PLACE_X), 0.5),
             next((PLACE_Y[w] for w in place.split() if w in PLACE_Y), 0.5),
         )
-        item = _placed(rng, kinds[0], centre, ONE_OBJECT_DIAMETER, aspect)
+        item = _placed(rng, kinds[0], centre, ONE_OBJECT_DIAMETER, size)
         return Scene(background, _tint(rng), slope, (item,), place=place)
     relation = _pick(rng, RELATIONS)
     along = 0.27 if relation in ("left of", "above") else 0.73
@@ -101,15 +110,15 @@ def sample_scene(rng: np.random.Generator, aspect: float, objects: int | None = 
     if relation in ("above", "below"):
         first, second = first[::-1], second[::-1]
     pair = tuple(
-        _placed(rng, kind, centre, TWO_OBJECT_DIAMETER, aspect)
+        _placed(rng, kind, centre, TWO_OBJECT_DIAMETER, size)
         for kind, centre in zip(kinds, (first, second), strict=True)
     )
     return Scene(background, _tint(rng), slope, pair, relation=relation)
 
 
-def sample_training_scene(rng: np.random.Generator, aspect: float) -> Scene:
+def sample_training_scene(rng: np.random.Generator, size: tuple[int, int]) -> Scene:
     """A random scene that shows no held-out pair."""
-    while is_held_out(scene := sample_scene(rng, aspect)):
+    while is_held_out(scene := sample_scene(rng, size)):
         pass
     return scene
 

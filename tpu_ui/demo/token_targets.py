@@ -9,13 +9,13 @@ import numpy as np
 from tpu_ui.demo.scenes import Scene
 from tpu_ui.demo.vocabulary import COLOURS, SHAPES
 
-TARGET_WIDTH = 2 * len(COLOURS) + len(SHAPES) + 3
+TARGET_WIDTH = 2 * len(COLOURS) + len(SHAPES) + 4
 REACH = 0.35
 """How far, in tokens, beyond its circle an object still counts."""
 
 
 def token_targets(scene: Scene, rows: int, columns: int) -> np.ndarray:
-    """Shape (rows * columns, TARGET_WIDTH): background, then colour, shape, presence and offset of the object there."""
+    """Shape (rows * columns, TARGET_WIDTH): background, then colour, shape, presence, radius and offset of the object there."""
     targets = np.zeros((rows, columns, TARGET_WIDTH), np.float32)
     targets[..., COLOURS.index(scene.background)] = 1
     short = min(rows, columns)
@@ -27,5 +27,6 @@ def token_targets(scene: Scene, rows: int, columns: int) -> np.ndarray:
         here = np.hypot(dx, dy) < radius + REACH
         targets[here, len(COLOURS) + COLOURS.index(item.colour)] = 1
         targets[here, 2 * len(COLOURS) + SHAPES.index(item.shape)] = 1
-        targets[here, -3:] = np.stack([np.ones(here.sum()), dx[here] / radius, dy[here] / radius], axis=1)
+        ones = np.ones(here.sum())
+        targets[here, -4:] = np.stack([ones, ones * radius, dx[here] / radius, dy[here] / radius], axis=1)
     return targets.reshape(rows * columns, TARGET_WIDTH)

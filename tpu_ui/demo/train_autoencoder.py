@@ -30,7 +30,7 @@ def crops(rng: np.random.Generator) -> torch.Tensor:
     batch = []
     while len(batch) < count:
         width, height = (int(32 * rng.integers(max(6, side // 32), 11)) for _ in range(2))
-        scene = sample_training_scene(rng, width / height)
+        scene = sample_training_scene(rng, (width, height))
         picture = pixels(render(scene, width, height))
         for item in scene.objects:
             spread = 0.0 if rng.random() < 0.15 else item.diameter * min(width, height) * 0.5

@@ -143,7 +143,7 @@ def train(
         latents, tokens, pooled, attention.last_token_count, targets = batches(step)
         seed_torch(seed, STAGE, step)
         noise = torch.randn_like(latents)
-        sigma = torch.sigmoid(torch.randn(len(latents)) * 1.1 + 0.7)
+        sigma = torch.sigmoid(torch.randn(len(latents)) * 1.2 + 0.5)
         noisy = torch.lerp(latents, noise, sigma[:, None, None, None])
         with torch.autocast("cpu", torch.bfloat16):
             flow = model(noisy, tokens, pooled, sigma * 1000, return_dict=False)[0]

@@ -71,7 +71,7 @@ def _loss(logits: list[torch.Tensor], slots: torch.Tensor) -> tuple[torch.Tensor
 
 def draw_captions(rng: np.random.Generator, count: int) -> list[Caption]:
     """Captions of training scenes; fewer empty ones than the denoiser sees, since they teach nothing."""
-    return [caption(sample_training_scene(rng, 1.0), rng, empty=0.02) for _ in range(count)]
+    return [caption(sample_training_scene(rng, (256, 256)), rng, empty=0.02) for _ in range(count)]
 
 
 def train(out: Path, seed: int, steps: int, save_every: int = 200):
