@@ -38,7 +38,7 @@ def test_weights_load_as_32_bits(pipeline):
 def test_held_out_prompts_are_drawn_as_asked_but_for_outlines(pipeline):
     """The shipped weights get background, number, colours, places and relations right; shapes not yet (model card)."""
     rng = np.random.default_rng(11)
-    wanted = [held_out_wanted(rng, 1.0, objects) for objects in (1, 2) * 6]
+    wanted = [held_out_wanted(rng, (256, 256), objects) for objects in (1, 2) * 6]
     pictures = draw(pipeline, [write_prompt(item) for item in wanted], list(range(12)), 192, 192, 8, 4.0)
     verdicts = [check(picture, item) for picture, item in zip(pictures, wanted, strict=True)]
     assert sum(v.ok_but_for_outlines for v in verdicts) >= 9, [verdict.faults for verdict in verdicts]
