@@ -1,7 +1,8 @@
 """What a picture shows: frozen descriptions of one or two objects, drawn at random from a seed.
 
-Positions are fractions of the canvas's width and height, diameters fractions of its shorter side. Middles and diameters
-lie on a grid of a few pixels, so that an outline meets the latents in few different ways, which a small model can learn.
+Positions are fractions of the canvas's width and height, diameters fractions of its shorter side. Middles and
+diameters lie on a grid of a few pixels, so that an outline meets the latents in few different ways, which a small model
+can learn.
 """
 
 from dataclasses import dataclass
