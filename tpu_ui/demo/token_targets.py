@@ -15,7 +15,7 @@ REACH = 0.35
 
 
 def token_targets(scene: Scene, rows: int, columns: int) -> np.ndarray:
-    """Shape (rows * columns, TARGET_WIDTH): background, then colour, shape, presence, radius and offset of an object."""
+    """Shape (rows * columns, TARGET_WIDTH): background; colour, shape, presence, radius, offset of an object."""
     targets = np.zeros((rows, columns, TARGET_WIDTH), np.float32)
     targets[..., COLOURS.index(scene.background)] = 1
     short = min(rows, columns)
