@@ -105,10 +105,8 @@ class PipelineManager:
                 load_seconds = time.perf_counter() - started
                 # 4 run
                 notices = resolved.notices + loaded.truncation_notices(resolved)
-                outcomes, pictures = self._run_as_promised(loaded, resolved, state, expected, emit, cancelled)
+                outcomes, pictures = self._run_as_promised(loaded, resolved, keys, state, expected, emit, cancelled)
                 total_seconds = time.perf_counter() - started
-                # 5 account
-                self._enter_pass(keys, outcomes)
             except _FOREIGN_ERRORS as error:
                 raise self._as_fault(error, resolved, key_list) from error
             self._prove_warm(loaded, resolved, keys, outcomes, emit, cancelled)
@@ -157,6 +155,7 @@ class PipelineManager:
         self,
         loaded: LoadedPipeline,
         resolved: ResolvedRequest,
+        keys: dict[Stage, GraphKey],
         state: WarmupState,
         graphs_expected: int | None,
         emit: ProgressListener,
@@ -166,28 +165,32 @@ class PipelineManager:
         if state is WarmupState.WARM:
             try:
                 with self.runtime.forbid_recompiles():
-                    return self._one_pass(loaded, resolved, graphs_expected, emit, cancelled)
+                    return self._one_pass(loaded, resolved, keys, graphs_expected, emit, cancelled)
             except UnexpectedCompile:
                 log.warning("A request that was called warm needs a new graph; it runs again and may compile.")
-        return self._one_pass(loaded, resolved, graphs_expected, emit, cancelled)
+        return self._one_pass(loaded, resolved, keys, graphs_expected, emit, cancelled)
 
     def _one_pass(
         self,
         loaded: LoadedPipeline,
         resolved: ResolvedRequest,
+        keys: dict[Stage, GraphKey],
         graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
     ) -> tuple[dict[Stage, StageOutcome], Pictures]:
+        """Run a pass and write it into the ledger; of one that is cut short, what it compiled."""
         with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected) as observer:
-            pictures = loaded.run(resolved, observer)
-            return observer.finish(), pictures
-
-    def _enter_pass(self, keys: dict[Stage, GraphKey], outcomes: dict[Stage, StageOutcome]) -> bool:
-        """Write a pass into the ledger; True if it proved its keys warm."""
-        whole = all(outcomes[stage].compiles == 0 for stage in outcomes) and all(stage in outcomes for stage in keys)
+            try:
+                pictures = loaded.run(resolved, observer)
+            except BaseException:
+                cut_short = {stage: outcome for stage, outcome in observer.finish().items() if outcome.compiles}
+                self.ledger.record_pass({keys[s]: cut_short[s] for s in keys if s in cut_short}, whole=False)
+                raise
+            outcomes = observer.finish()
+        whole = not _compiled(outcomes) and all(stage in outcomes for stage in keys)
         self.ledger.record_pass({keys[stage]: outcomes[stage] for stage in keys if stage in outcomes}, whole)
-        return whole
+        return outcomes, pictures
 
     def _prove_warm(
         self,
@@ -199,19 +202,19 @@ class PipelineManager:
         cancelled: Callable[[], bool],
     ) -> None:
         """After a pass that compiled, repeat a short one until nothing compiles: only then is the shape warm."""
-        if not keys or all(outcome.compiles == 0 for outcome in outcomes.values()):
+        if not keys or not _compiled(outcomes):
             return
         short = replace(resolved, request=replace(resolved.request, steps=min(_PROVING_STEPS, resolved.request.steps)))
         quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING))  # noqa: E731
         for _ in range(_MAX_PROVING_PASSES):
             try:
-                outcomes, _ = self._one_pass(loaded, short, None, quiet, cancelled)
+                outcomes, _ = self._one_pass(loaded, short, keys, None, quiet, cancelled)
             except JobCancelled:
                 return  # the pictures are made; the shape just stays unproven
             except (TpuUiError, *_FOREIGN_ERRORS):
                 log.exception("the pictures are made, but the pass that should prove their shape warm failed")
                 return
-            if self._enter_pass(keys, outcomes):
+            if not _compiled(outcomes):
                 return
         log.warning("%s still compiles after %d passes; it stays cold.", resolved.card.id, _MAX_PROVING_PASSES + 1)
 
@@ -268,6 +271,10 @@ class _PeakMemory:
     def _sample(self) -> None:
         while not self._stop.wait(0.1):
             self.bytes = max(self.bytes, self._runtime.memory().used_bytes)
+
+
+def _compiled(outcomes: dict[Stage, StageOutcome]) -> bool:
+    return any(outcome.compiles for outcome in outcomes.values())
 
 
 def _timings(load_seconds: float, total_seconds: float, outcomes: dict[Stage, StageOutcome]) -> Timings:
