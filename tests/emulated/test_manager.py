@@ -58,6 +58,43 @@ def test_cancel_ends_between_steps_and_leaves_the_pipeline_whole(manager, reques
     assert after.report.was_warm
 
 
+@pytest.mark.parametrize("mode", ["fused", "compile"])
+def test_a_cancelled_compile_is_entered_and_serves_the_next_process(another_manager, request_for, mode):
+    """What a pass compiled before it was cut short belongs to its keys: what is proven later rests on these files."""
+    manager = another_manager()
+    request = request_for(mode=mode, width=112, height=48)
+    manager.generate(request, lambda _: None, lambda: False)
+    keys = list(manager.foresee(request)[0].graph_keys(manager.toolchain).values())
+    digests = {key.digest for key in keys}
+
+    def delete_files() -> None:
+        for name, digest in manager.ledger._database.execute("SELECT name, digest FROM files").fetchall():
+            if digest in digests:
+                (manager.cache.root / name).unlink(missing_ok=True)
+
+    def end_process() -> None:
+        manager.runtime.drop_graphs()
+        manager.ledger.graphs_dropped()
+
+    delete_files()
+    manager.ledger.forget(digests)
+    end_process()
+    steps = []
+    with pytest.raises(JobCancelled):
+        manager.generate(request, lambda event: steps.append(event.step) if event.step else None, lambda: bool(steps))
+    cut_short = {key.stage: manager.ledger.record(key.digest) for key in keys}
+    assert cut_short["denoiser"].graphs > 0
+    assert cut_short["denoiser"].disk_bytes > 0
+    assert not any(record.proven or record.runs for record in cut_short.values() if record)
+    manager.generate(request, lambda _: None, lambda: False)
+    end_process()
+    again = manager.generate(request, lambda _: None, lambda: False).report
+    assert (again.state_before, again.new_compiles) == ("on_disk", 0)
+    delete_files()
+    end_process()
+    assert manager.foresee(request)[1].state.value == "cold"
+
+
 def test_cancel_before_the_first_step(manager, request_for):
     with pytest.raises(JobCancelled):
         manager.generate(request_for(), lambda _: None, lambda: True)
