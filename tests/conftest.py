@@ -25,11 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The fast ones first: plain rooms, then those on the emulated device, the browser last."""
     order = ("plain", "demo", "emulated", "cli", "page")
 
-    def rank(item: pytest.Item) -> tuple[int, bool]:
-        # test_manager drops graphs behind the manager's back: after those that count them.
-        return order.index(item.path.relative_to(TESTS).parts[0]), item.path.name == "test_manager.py"
-
-    items.sort(key=rank)
+    items.sort(key=lambda item: order.index(item.path.relative_to(TESTS).parts[0]))
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,11 @@ class LoadedPipeline:
         self._observer: PassObserver | None = None
         self._switches: dict[Placement, CallSwitch] = {}
         self._last_latents: torch.Tensor | None = None
-        pipeline.scheduler = keep_on_host(pipeline.scheduler, runtime.torch_device, self._on_step)
+        # At the loop's beginning, not at the denoiser's first call: what a pipeline computes before each call is then
+        # cut into graphs in the first step as in all others.
+        pipeline.scheduler = keep_on_host(
+            pipeline.scheduler, runtime.torch_device, lambda: self._enter(Stage.DENOISER), self._on_step
+        )
         self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
         if getattr(pipeline, "vae", None) is not None:
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)

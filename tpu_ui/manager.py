@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from PIL import Image
 
@@ -30,7 +30,8 @@ from tpu_ui.sources import ModelSource
 
 log = logging.getLogger(__name__)
 
-# A shape is warm once a whole pass compiled nothing. In fused mode the second pass may still compile.
+# A shape is warm once a whole pass compiled nothing. In fused mode the second pass may still compile. A pass of one
+# step proves nothing about the following steps, whose graphs may begin elsewhere.
 _MAX_PROVING_PASSES = 4
 _PROVING_STEPS = 2
 
@@ -105,11 +106,13 @@ class PipelineManager:
                 load_seconds = time.perf_counter() - started
                 # 4 run
                 notices = resolved.notices + loaded.truncation_notices(resolved)
-                outcomes, pictures = self._run_as_promised(loaded, resolved, keys, state, expected, emit, cancelled)
+                made = self._run_as_promised(loaded, resolved, keys, state, expected, emit, cancelled)
                 total_seconds = time.perf_counter() - started
             except _FOREIGN_ERRORS as error:
                 raise self._as_fault(error, resolved, key_list) from error
-            self._prove_warm(loaded, resolved, keys, outcomes, emit, cancelled)
+            if keys and not made.proves_warm and (made.compiled or state is not WarmupState.WARM):
+                self._prove_warm(loaded, resolved, keys, emit, cancelled)
+        outcomes, pictures = made.outcomes, made.pictures
         compiles = (self.runtime.counters() - counted_from).compiles
         was_warm = self._settle_promise(state, compiles, resolved)
         if compiles:
@@ -160,7 +163,7 @@ class PipelineManager:
         graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
-    ) -> tuple[dict[Stage, StageOutcome], Pictures]:
+    ) -> "_Pass":
         """Run a request; one that was called warm runs where Dynamo may trace nothing new."""
         if state is WarmupState.WARM:
             try:
@@ -178,7 +181,7 @@ class PipelineManager:
         graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
-    ) -> tuple[dict[Stage, StageOutcome], Pictures]:
+    ) -> "_Pass":
         """Run a pass and write it into the ledger; of one that is cut short, what it compiled."""
         with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected) as observer:
             try:
@@ -188,33 +191,30 @@ class PipelineManager:
                 self.ledger.record_pass({keys[s]: cut_short[s] for s in keys if s in cut_short}, whole=False)
                 raise
             outcomes = observer.finish()
-        whole = not _compiled(outcomes) and all(stage in outcomes for stage in keys)
-        self.ledger.record_pass({keys[stage]: outcomes[stage] for stage in keys if stage in outcomes}, whole)
-        return outcomes, pictures
+        done = _Pass(outcomes, pictures, all(stage in outcomes for stage in keys) and observer.steps >= _PROVING_STEPS)
+        self.ledger.record_pass({keys[stage]: outcomes[stage] for stage in keys if stage in outcomes}, done.proves_warm)
+        return done
 
     def _prove_warm(
         self,
         loaded: LoadedPipeline,
         resolved: ResolvedRequest,
         keys: dict[Stage, GraphKey],
-        outcomes: dict[Stage, StageOutcome],
         emit: ProgressListener,
         cancelled: Callable[[], bool],
     ) -> None:
-        """After a pass that compiled, repeat a short one until nothing compiles: only then is the shape warm."""
-        if not keys or not _compiled(outcomes):
-            return
-        short = replace(resolved, request=replace(resolved.request, steps=min(_PROVING_STEPS, resolved.request.steps)))
+        """Repeat a short pass until nothing compiles: only then is the shape warm."""
+        short = replace(resolved, request=replace(resolved.request, steps=_PROVING_STEPS))
         quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING))  # noqa: E731
         for _ in range(_MAX_PROVING_PASSES):
             try:
-                outcomes, _ = self._one_pass(loaded, short, keys, None, quiet, cancelled)
+                done = self._one_pass(loaded, short, keys, None, quiet, cancelled)
             except JobCancelled:
                 return  # the pictures are made; the shape just stays unproven
             except (TpuUiError, *_FOREIGN_ERRORS):
                 log.exception("the pictures are made, but the pass that should prove their shape warm failed")
                 return
-            if not _compiled(outcomes):
+            if done.proves_warm:
                 return
         log.warning("%s still compiles after %d passes; it stays cold.", resolved.card.id, _MAX_PROVING_PASSES + 1)
 
@@ -250,6 +250,23 @@ class PipelineManager:
         return self.generate(short, emit, cancelled)
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """A pass that came to its end. `is_whole`: it went through every stage, and through more than one step."""
+
+    outcomes: dict[Stage, StageOutcome]
+    pictures: Pictures
+    is_whole: bool
+
+    @property
+    def compiled(self) -> bool:
+        return any(outcome.compiles for outcome in self.outcomes.values())
+
+    @property
+    def proves_warm(self) -> bool:
+        return self.is_whole and not self.compiled
+
+
 class _PeakMemory:
     """The most memory in use while inside, sampled: XLA:CPU and TPU have no resettable peak counter in public."""
 
@@ -271,10 +288,6 @@ class _PeakMemory:
     def _sample(self) -> None:
         while not self._stop.wait(0.1):
             self.bytes = max(self.bytes, self._runtime.memory().used_bytes)
-
-
-def _compiled(outcomes: dict[Stage, StageOutcome]) -> bool:
-    return any(outcome.compiles for outcome in outcomes.values())
 
 
 def _timings(load_seconds: float, total_seconds: float, outcomes: dict[Stage, StageOutcome]) -> Timings:

@@ -109,6 +109,11 @@ class PassObserver:
         return self._outcomes
 
     @property
+    def steps(self) -> int:
+        """Denoising steps that ended."""
+        return len(self._step_seconds)
+
+    @property
     def compiles(self) -> int:
         """Graphs compiled since the pass began, by the device's counter."""
         return (self._runtime.counters() - self._at_start[1]).compiles

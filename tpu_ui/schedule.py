@@ -28,14 +28,19 @@ class HostTimesteps(torch.Tensor):
     A pipeline loops over the timesteps and feeds each to its model. An element of a device-side schedule is a view
     with an offset, and each offset is a new graph; these elements have none. All other operations give plain host
     tensors.
+
+    Attributes:
+        device_of_elements: where single elements come out.
+        on_loop: called when a loop over the timesteps begins.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def on(timesteps: torch.Tensor, device: torch.device) -> "HostTimesteps":
+    def on(timesteps: torch.Tensor, device: torch.device, on_loop: Callable[[], None]) -> "HostTimesteps":
         wrapped = timesteps.detach().cpu().as_subclass(HostTimesteps)
         wrapped.device_of_elements = device
+        wrapped.on_loop = on_loop
         return wrapped
 
     @property
@@ -46,9 +51,10 @@ class HostTimesteps(torch.Tensor):
         picked = self.plain[index]
         if isinstance(index, int):
             return _device_scalar(picked, self.device_of_elements)
-        return HostTimesteps.on(picked, self.device_of_elements)
+        return HostTimesteps.on(picked, self.device_of_elements, self.on_loop)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
+        self.on_loop()
         return (_device_scalar(element, self.device_of_elements) for element in self.plain.unbind())
 
 
@@ -68,7 +74,7 @@ class HostScheduler:
             arguments.arguments["device"] = "cpu"
         self._host_state.start()
         method(*arguments.args, **arguments.kwargs)
-        self.timesteps = HostTimesteps.on(self.timesteps, self._host_state.device)
+        self.timesteps = HostTimesteps.on(self.timesteps, self._host_state.device, self._host_state.on_loop)
 
     def step(self, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         state = self._host_state
@@ -110,8 +116,9 @@ class HostScheduler:
 class _HostState:
     """What a hosted scheduler remembers between steps: the latents of the last step, on both sides."""
 
-    def __init__(self, device: torch.device, on_step: StepListener) -> None:
+    def __init__(self, device: torch.device, on_loop: Callable[[], None], on_step: StepListener) -> None:
         self.device = device
+        self.on_loop = on_loop
         self.on_step = on_step
         self.start()
 
@@ -129,19 +136,20 @@ class _HostState:
         self.on_step(self.steps_done, total, host_latents)
 
 
-def keep_on_host(scheduler: Any, device: torch.device, on_step: StepListener) -> Any:
+def keep_on_host(scheduler: Any, device: torch.device, on_loop: Callable[[], None], on_step: StepListener) -> Any:
     """A copy of a diffusers scheduler that keeps its schedule and its arithmetic on the host.
 
     Args:
         scheduler: any scheduler of diffusers.
         device: where the pipeline's tensors live.
+        on_loop: called when the pipeline begins its loop over the timesteps.
         on_step: called after each step, on the device thread; it may raise to end the run.
 
     Returns:
         A scheduler of a subclass of `type(scheduler)`, of the same name and configuration.
     """
     hosted = copy.copy(scheduler)
-    hosted._host_state = _HostState(device, on_step)
+    hosted._host_state = _HostState(device, on_loop, on_step)
     hosted.__class__ = _hosted_class(type(scheduler))
     return hosted
 

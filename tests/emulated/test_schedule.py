@@ -37,7 +37,9 @@ def test_same_result_as_the_plain_scheduler(name):
     scheduler_class = getattr(diffusers, f"{name}Scheduler")
     plain = denoise(scheduler_class())
     seen = []
-    hosted = keep_on_host(scheduler_class(), torch.device("cpu"), lambda step, steps, _: seen.append((step, steps)))
+    hosted = keep_on_host(
+        scheduler_class(), torch.device("cpu"), lambda: None, lambda step, steps, _: seen.append((step, steps))
+    )
     result = denoise(hosted)
     assert torch.allclose(result, plain, rtol=1e-5, atol=1e-5 * plain.abs().max())
     assert seen == [(i + 1, len(hosted.timesteps)) for i in range(len(hosted.timesteps))]
@@ -46,14 +48,15 @@ def test_same_result_as_the_plain_scheduler(name):
 
 
 def test_a_hosted_scheduler_can_run_again_with_other_steps():
-    hosted = keep_on_host(diffusers.EulerDiscreteScheduler(), torch.device("cpu"), lambda *_: None)
+    hosted = keep_on_host(diffusers.EulerDiscreteScheduler(), torch.device("cpu"), lambda: None, lambda *_: None)
     first = denoise(hosted, 4)
     denoise(hosted, 9)
     assert torch.equal(denoise(hosted, 4), first)
 
 
 def test_elements_of_the_schedule_are_device_scalars(runtime):
-    timesteps = HostTimesteps.on(torch.tensor([3.0, 2.0, 1.0]), runtime.torch_device)
+    loops = []
+    timesteps = HostTimesteps.on(torch.tensor([3.0, 2.0, 1.0]), runtime.torch_device, lambda: loops.append(1))
     elements = list(timesteps)
     assert [element.device.type for element in elements] == ["tpu"] * 3
     assert [float(element.cpu()) for element in elements] == [3.0, 2.0, 1.0]
