@@ -80,8 +80,7 @@ class CallSwitch:
 
     def set(self, mode: ExecutionMode) -> None:
         """From now on the modules run in `mode`; nothing of another mode stays."""
-        for module in {*self._to_compile, *self._denoisers}:
-            module._compiled_call_impl = None
+        self.take_off()
         if mode is ExecutionMode.COMPILED:
             for module in self._to_compile:
                 if module not in self._compiled:
@@ -90,11 +89,10 @@ class CallSwitch:
         for module in self._denoisers:
             module._compiled_call_impl = self._noting(module._compiled_call_impl or module._call_impl)
 
-    def remove(self) -> None:
-        """Leave the modules as they were."""
+    def take_off(self) -> None:
+        """Leave the modules as they were; what was compiled is kept for the next time."""
         for module in {*self._to_compile, *self._denoisers}:
             module._compiled_call_impl = None
-        self._compiled.clear()
 
     def _noting(self, call: Callable) -> Callable:
         def noted(*args: object, **kwargs: object) -> object:

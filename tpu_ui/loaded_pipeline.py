@@ -97,6 +97,8 @@ class LoadedPipeline:
     def set_mode(self, mode: ExecutionMode) -> None:
         """Put the mode on the device and on the pipeline's modules. The pipeline must be placed."""
         self._runtime.set_mode(mode)
+        for switch in self._switches.values():
+            switch.take_off()  # another placement's switch has compiled other modules
         if self.placement not in self._switches:
             self._switches[self.placement] = CallSwitch(
                 self.pipeline, self.placement, self._runtime.compile, lambda: self._enter(Stage.DENOISER)
@@ -106,7 +108,7 @@ class LoadedPipeline:
     def unload(self) -> None:
         """Give the memory back. The object is of no use afterwards."""
         for switch in self._switches.values():
-            switch.remove()
+            switch.take_off()
         self._switches.clear()
         self.pipeline.remove_all_hooks()
         for module in self.pipeline.components.values():

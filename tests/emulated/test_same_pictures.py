@@ -57,6 +57,20 @@ def test_switching_the_mode_leaves_no_trace(generate):
         assert (pixels(mode) == first[mode]).all(), mode
 
 
+def test_no_block_stays_compiled_under_another_mode_or_placement(generate, manager):
+    """Under CPU offload blocks are compiled, on one chip the whole denoiser: neither may stay for the other."""
+
+    def compiled_parts() -> int:
+        (loaded,) = [p for (model, _), p in manager._residency._pipelines.items() if model == "flux"]
+        return sum(part._compiled_call_impl is not None for part in loaded.pipeline.transformer.modules())
+
+    generate(model="flux", mode="compile", placement="cpu_offload")
+    assert compiled_parts() > 1
+    for mode, placement in (("strict", "single"), ("compile", "single"), ("fused", "cpu_offload")):
+        generate(model="flux", mode=mode, placement=placement)
+        assert compiled_parts() == 1, "the denoiser alone, which tells of its calls"
+
+
 def test_each_picture_of_a_batch_can_be_made_alone(generate):
     batch = generate(batch=3, seed=7)
     assert batch.report.seeds == (7, 8, 9)
