@@ -107,6 +107,8 @@ class PipelineManager:
                 notices = resolved.notices + loaded.truncation_notices(resolved)
                 outcomes, pictures = self._run_as_promised(loaded, resolved, keys, state, expected, emit, cancelled)
                 total_seconds = time.perf_counter() - started
+                images = _to_images(pictures)
+                loaded.learn_colours(images, pictures.indices)
             except _FOREIGN_ERRORS as error:
                 raise self._as_fault(error, resolved, key_list) from error
             self._prove_warm(loaded, resolved, keys, outcomes, emit, cancelled)
@@ -139,7 +141,7 @@ class PipelineManager:
             versions=self.toolchain | {"tpu_ui": __version__},
             notices=notices + pictures.spoilt,
         )
-        return GenerationResult(_to_images(pictures), ran, report)
+        return GenerationResult(images, ran, report)
 
     def _acquire(
         self, resolved: ResolvedRequest, source: ModelSource, emit: ProgressListener, cancelled: Callable[[], bool]
@@ -205,7 +207,7 @@ class PipelineManager:
         if not keys or not _compiled(outcomes):
             return
         short = replace(resolved, request=replace(resolved.request, steps=min(_PROVING_STEPS, resolved.request.steps)))
-        quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING))  # noqa: E731
+        quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING, preview=None))  # noqa: E731
         for _ in range(_MAX_PROVING_PASSES):
             try:
                 outcomes, _ = self._one_pass(loaded, short, keys, None, quiet, cancelled)
