@@ -8,7 +8,6 @@ from PIL import Image
 from playwright.sync_api import Browser, expect
 
 from tests.page.conftest import open_page
-from tests.page.driver import GeneratePage
 from tests.page.server import Server
 
 _PLACES = """() => ['generate', 'verdict', 'model', 'panel', 'gallery', 'after'].map(id => {
@@ -30,6 +29,10 @@ def test_seen_while_it_runs_and_gone_when_switched_off(browser: Browser, server:
     page.wait_for_end()
     expect(preview).to_have_count(0)
 
+    if view == "phone":
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+        right_edge = "document.getElementById('use-settings').getBoundingClientRect().right"
+        assert tab.evaluate(right_edge) <= 390
     places = tab.evaluate(_PLACES)
     page.fill(width=192, height=128, batch=4, steps=200)
     page.generate(prompt="what forms")
@@ -38,6 +41,12 @@ def test_seen_while_it_runs_and_gone_when_switched_off(browser: Browser, server:
     assert tab.evaluate(_PLACES) == places
     over, under = (tab.locator(name).bounding_box() for name in ("#preview", "#gallery"))
     assert over == under
+    middle = {"x": over["x"] + over["width"] / 2, "y": over["y"] + over["height"] / 2}
+    is_on_top = """({x, y}) => {
+        scrollTo(0, y - 300);
+        return document.elementFromPoint(x, y - scrollY).closest('#preview') !== null;
+    }"""
+    assert tab.evaluate(is_on_top, middle), "the last picture must not hide it"
     first = preview.get_attribute("src")
     kind, coded = first.split(",", 1)
     assert kind == "data:image/jpeg;base64"

@@ -136,7 +136,9 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
                 )  # fmt: skip
                 preview = gr.HTML(elem_id="preview", container=False, padding=False)
             with gr.Row(elem_id="after"):
-                live_preview = gr.Checkbox(True, label=text("live_preview"), container=False, elem_id="live-preview")
+                live_preview = gr.Checkbox(
+                    True, label=text("live_preview"), container=False, min_width=90, scale=0, elem_id="live-preview"
+                )
                 reuse_seed = gr.Button(text("reuse_seed"), size="sm", interactive=False, elem_id="reuse-seed")
                 use_settings = gr.Button(text("use_settings"), size="sm", interactive=False, elem_id="use-settings")
             with gr.Accordion(text("report"), open=False, elem_id="report-box"):

@@ -72,7 +72,7 @@ def preview(image: Image.Image) -> str:
     """A picture that forms. It stands in the page itself: no file of it can be asked for by others."""
     small = ImageOps.contain(image, _PREVIEW_SIDES) if max(image.size) > max(_PREVIEW_SIDES) else image
     coded = io.BytesIO()
-    small.save(coded, "JPEG", quality=85)
+    small.save(coded, "JPEG", quality=90, subsampling=0)  # coarse colours would show: it is drawn large
     address = f"data:image/jpeg;base64,{base64.b64encode(coded.getvalue()).decode()}"
     return f'<img src="{address}" alt="Preview of the picture as it forms" decoding="sync">'
 
