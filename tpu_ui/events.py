@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # numpy and Pillow are not needed to tell progress
+    from tpu_ui.preview import LatentPreview
 
 
 class Phase(StrEnum):
@@ -28,6 +32,7 @@ class Progress:
         step, steps, seconds_per_step: denoising.
         position: places before this job in the queue.
         detail: what exactly, for example a component's name.
+        preview: what the picture looks like so far.
     """
 
     phase: Phase
@@ -41,6 +46,7 @@ class Progress:
     seconds_per_step: float | None = None
     position: int | None = None
     detail: str = ""
+    preview: "LatentPreview | None" = None
 
 
 ProgressListener = Callable[[Progress], None]

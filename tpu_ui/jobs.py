@@ -10,15 +10,18 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tpu_ui.errors import InvalidRequest, JobCancelled, QueueFull, TpuUiError
 from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.report import GenerationResult
 from tpu_ui.request import GenerationRequest
+
+if TYPE_CHECKING:
+    from tpu_ui.preview import LatentPreview
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +68,7 @@ class Job:
     Attributes:
         owner: a secret of whoever asked; needed to cancel.
         error: what went wrong, when the state is FAILED.
+        preview: what the picture looks like so far; None before its first step and after the job's end.
     """
 
     id: str
@@ -74,6 +78,7 @@ class Job:
     state: JobState = JobState.QUEUED
     result: GenerationResult | None = None
     error: TpuUiError | None = None
+    preview: "LatentPreview | None" = None
     created: float = field(default_factory=time.time)
     started: float | None = None
     finished: float | None = None
@@ -117,12 +122,15 @@ class Job:
 
     def _emit(self, progress: Progress) -> None:
         with self._changed:
-            self._events.append(progress)
+            self.preview = progress.preview or self.preview
+            self._events.append(replace(progress, preview=None))  # all events are kept, of the latents the last ones
             self._changed.notify_all()
 
     def _move(self, state: JobState) -> None:
         with self._changed:
             self.state = state
+            if state.is_final:
+                self.preview = None
             self._changed.notify_all()
 
 

@@ -4,7 +4,7 @@ import contextlib
 import gc
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import accelerate
 import diffusers
 import numpy
 import torch
+from PIL import Image
 
 from tpu_ui.compiled_modules import CallSwitch, make_group_norm_inputs_contiguous
 from tpu_ui.errors import ModeNotAllowed, NotANumber
@@ -20,6 +21,8 @@ from tpu_ui.loading import weight_bytes
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
 from tpu_ui.placement import Placement
+from tpu_ui.preview import LatentColours, LatentPreview
+from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.runtime import Runtime
 from tpu_ui.schedule import DeviceScalar, keep_on_host
@@ -45,13 +48,17 @@ class Pictures:
 class LoadedPipeline:
     """Belongs to the device thread."""
 
-    def __init__(self, pipeline: diffusers.DiffusionPipeline, runtime: Runtime, dtype: torch.dtype) -> None:
+    def __init__(
+        self, pipeline: diffusers.DiffusionPipeline, runtime: Runtime, dtype: torch.dtype, colours: LatentColours
+    ) -> None:
         self.pipeline = pipeline
         self.weight_bytes = weight_bytes(pipeline)
         self.dtype = dtype
         self.placement: Placement | None = None
         self._runtime = runtime
+        self._colours = colours
         self._observer: PassObserver | None = None
+        self._request: GenerationRequest | None = None
         self._switches: dict[Placement, CallSwitch] = {}
         self._last_latents: torch.Tensor | None = None
         # At the loop's beginning, not at the denoiser's first call: what a pipeline computes before each call is then
@@ -128,7 +135,7 @@ class LoadedPipeline:
             JobCancelled: between steps or stages.
             NotANumber: no picture of the batch is without NaN.
         """
-        self._observer = observer
+        self._observer, self._request = observer, resolved.request
         self._last_latents = None
         try:
             with torch.inference_mode(False), torch.no_grad():
@@ -136,7 +143,7 @@ class LoadedPipeline:
             observer.enter(Stage.DECODER)  # for pipelines that decode in another way
             return self._checked(numpy.asarray(pixels, dtype=numpy.float32))
         finally:
-            self._observer = None
+            self._observer = self._request = None
             with contextlib.suppress(AttributeError):
                 self.pipeline.maybe_free_model_hooks()  # an exception skips it, and the next run would start half moved
 
@@ -178,6 +185,12 @@ class LoadedPipeline:
         spoilt = tuple(f"picture {i + 1}: {message}; it was left out." for i in range(len(pixels)) if not good[i])
         return Pictures(pixels[good], indices, spoilt)
 
+    def learn_colours(self, images: Sequence[Image.Image], indices: Sequence[int]) -> None:
+        """Let later previews learn from the pictures of the last pass; `indices` as in Pictures."""
+        latents = self._last_latents
+        if latents is not None and self._colours.wants_more and max(indices) < len(latents):
+            self._colours.learn(latents[list(indices)].float().numpy(), images)
+
     def truncation_notices(self, resolved: ResolvedRequest) -> tuple[str, ...]:
         """Which text encoder will cut the prompt, how much it keeps, and the tail that is lost."""
         notices = []
@@ -205,10 +218,11 @@ class LoadedPipeline:
 
     # -- what the pipeline tells while it runs ------------------------------------------------------------------------
 
-    def _on_step(self, step: int, steps: int, latents: torch.Tensor) -> None:
+    def _on_step(self, step: int, steps: int, latents: torch.Tensor, denoised: Callable[[], numpy.ndarray]) -> None:
         self._last_latents = latents
-        if self._observer is not None:
-            self._observer.on_step(step, steps, latents)
+        if self._observer is not None and self._request is not None:
+            preview = LatentPreview(denoised, self._request.width, self._request.height, self._colours)
+            self._observer.on_step(step, steps, preview)
 
     def _enter(self, stage: Stage) -> None:
         if self._observer is not None:

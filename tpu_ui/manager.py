@@ -108,6 +108,8 @@ class PipelineManager:
                 notices = resolved.notices + loaded.truncation_notices(resolved)
                 made = self._run_as_promised(loaded, resolved, keys, state, expected, emit, cancelled)
                 total_seconds = time.perf_counter() - started
+                images = _to_images(made.pictures)
+                loaded.learn_colours(images, made.pictures.indices)
             except _FOREIGN_ERRORS as error:
                 raise self._as_fault(error, resolved, key_list) from error
             if keys and not made.proves_warm and (made.compiled or state is not WarmupState.WARM):
@@ -142,7 +144,7 @@ class PipelineManager:
             versions=self.toolchain | {"tpu_ui": __version__},
             notices=notices + pictures.spoilt,
         )
-        return GenerationResult(_to_images(pictures), ran, report)
+        return GenerationResult(images, ran, report)
 
     def _acquire(
         self, resolved: ResolvedRequest, source: ModelSource, emit: ProgressListener, cancelled: Callable[[], bool]
@@ -205,7 +207,7 @@ class PipelineManager:
     ) -> None:
         """Repeat a short pass until nothing compiles: only then is the shape warm."""
         short = replace(resolved, request=replace(resolved.request, steps=_PROVING_STEPS))
-        quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING))  # noqa: E731
+        quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING, preview=None))  # noqa: E731
         for _ in range(_MAX_PROVING_PASSES):
             try:
                 done = self._one_pass(loaded, short, keys, None, quiet, cancelled)

@@ -5,13 +5,12 @@ import threading
 import time
 from collections.abc import Callable
 
-import torch
-
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.errors import JobCancelled
 from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.graphs import Stage
 from tpu_ui.ledger import StageOutcome
+from tpu_ui.preview import LatentPreview
 from tpu_ui.runtime import CompileCounters, Runtime
 
 _POLL_SECONDS = 0.2
@@ -79,7 +78,7 @@ class PassObserver:
         self._at_stage = self._at_step = (time.perf_counter(), self._runtime.counters())
         self._emit(Progress(_PHASES[stage]))
 
-    def on_step(self, step: int, steps: int, _latents: torch.Tensor) -> None:
+    def on_step(self, step: int, steps: int, preview: LatentPreview) -> None:
         """A step has ended, and its result is on the host.
 
         Raises:
@@ -96,6 +95,7 @@ class PassObserver:
                 step=step,
                 steps=steps,
                 seconds_per_step=statistics.median(self._step_seconds),
+                preview=preview,
             )
         )
 

@@ -13,6 +13,7 @@ from tpu_ui.errors import DoesNotFit, JobCancelled
 from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.loaded_pipeline import LoadedPipeline
 from tpu_ui.loading import load_pipeline
+from tpu_ui.preview import LatentColours, colours_path
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.resolver import weight_bytes_on_device
 from tpu_ui.runtime import Runtime
@@ -31,6 +32,7 @@ class Residency:
 
     def __init__(self, runtime: Runtime, settings: Settings, on_graphs_dropped: Callable[[], None]) -> None:
         self._runtime = runtime
+        self._previews_dir = settings.previews_dir
         self._on_graphs_dropped = on_graphs_dropped
         self._requested_at_drop = runtime.counters().requested
         self._pipelines: dict[tuple[str, str], LoadedPipeline] = {}  # the last used at the end
@@ -79,7 +81,8 @@ class Residency:
             )
 
         pipeline = load_pipeline(source.folder, dtype, progress)
-        self._pipelines[identity] = LoadedPipeline(pipeline, self._runtime, dtype)
+        colours = LatentColours(colours_path(self._previews_dir, *identity))
+        self._pipelines[identity] = LoadedPipeline(pipeline, self._runtime, dtype, colours)
         return self._pipelines[identity]
 
     def _make_room(self, needed_bytes: int, label: str) -> None:

@@ -14,10 +14,11 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 
-# (step done, steps in all, latents on the host)
-StepListener = Callable[[int, int, torch.Tensor], None]
+# (step done, steps in all, latents on the host, the latest guess of what they will be in the end, made when asked for)
+StepListener = Callable[[int, int, torch.Tensor, Callable[[], numpy.ndarray]], None]
 
 _TENSOR_METHODS = ("add_noise", "scale_noise", "index_for_timestep", "get_velocity")
 
@@ -79,11 +80,13 @@ class HostScheduler:
     def step(self, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         state = self._host_state
         host_sample = state.host_copy(sample)
-        result = self._on_host(super().step, _to_host(model_output), _to_host(timestep), host_sample, *args, **kwargs)
+        host_output = _to_host(model_output)
+        result = self._on_host(super().step, host_output, _to_host(timestep), host_sample, *args, **kwargs)
         # Schedulers answer with a tuple or an output class, the next latents first.
         latents = result[0]
         on_device = {id(tensor): tensor.to(state.device) for tensor in _tensors_of(result)}
-        state.finish_step(latents, on_device[id(latents)], len(self.timesteps))
+        denoised = _denoised(self, result, host_output, host_sample)
+        state.finish_step(latents, on_device[id(latents)], len(self.timesteps), denoised)
         if isinstance(result, tuple):
             return tuple(on_device.get(id(value), value) for value in result)
         return type(result)(**{name: on_device.get(id(value), value) for name, value in result.items()})
@@ -130,10 +133,16 @@ class _HostState:
     def host_copy(self, sample: torch.Tensor) -> torch.Tensor:
         return self.host_latents if sample is self._device_latents and self.host_latents is not None else sample.cpu()
 
-    def finish_step(self, host_latents: torch.Tensor, device_latents: torch.Tensor, total: int) -> None:
+    def finish_step(
+        self,
+        host_latents: torch.Tensor,
+        device_latents: torch.Tensor,
+        total: int,
+        denoised: Callable[[], numpy.ndarray],
+    ) -> None:
         self.host_latents, self._device_latents = host_latents, device_latents
         self.steps_done += 1
-        self.on_step(self.steps_done, total, host_latents)
+        self.on_step(self.steps_done, total, host_latents, denoised)
 
 
 def keep_on_host(scheduler: Any, device: torch.device, on_loop: Callable[[], None], on_step: StepListener) -> Any:
@@ -187,6 +196,27 @@ def _tensor_method(original: Callable) -> Callable:
         return result.to(self._host_state.device) if isinstance(result, torch.Tensor) else result
 
     return call
+
+
+def _denoised(
+    scheduler: Any, result: Any, model_output: torch.Tensor, sample: torch.Tensor
+) -> Callable[[], numpy.ndarray]:
+    """The guess that a step implies of the latents without their noise, as float32 of their shape.
+
+    Taken from the scheduler where it tells; for flow matching it is one product; else the noisy latents stand for it.
+    """
+    latents, *others = _tensors_of(result)
+    config = scheduler.config
+    if others and others[0].shape == latents.shape:  # pred_original_sample, in some schedulers called otherwise
+        known = others[0]
+    elif config.get("predict_x0") or str(config.get("algorithm_type")).endswith("++"):
+        known = scheduler.model_outputs[-1]
+    elif type(scheduler).__name__.startswith("FlowMatch"):
+        sigma = scheduler.sigmas[scheduler.step_index - 1]
+        return lambda: (sample.float() - sigma * model_output.float()).numpy()
+    else:
+        known = latents
+    return lambda: known.float().numpy()
 
 
 def _to_host(value: Any) -> Any:

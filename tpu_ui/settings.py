@@ -24,7 +24,7 @@ class Settings:
     """Settings of the process.
 
     Attributes:
-        cache_dir: everything that is kept between runs: compiled graphs and the ledger.
+        cache_dir: everything that is kept between runs: compiled graphs, the ledger, what previews learnt.
         cache_budget_bytes: compiled graphs above this are dropped from disk, least recently used first.
         memory_fraction: share of the memory that was free at start which loaded pipelines may take.
         defer_and_fuse: TORCH_TPU_DEFER_AND_FUSE=1 was set: fused eager is the default mode.
@@ -50,6 +50,10 @@ class Settings:
     @property
     def ledger_path(self) -> Path:
         return self.cache_dir / "ledger.sqlite3"
+
+    @property
+    def previews_dir(self) -> Path:
+        return self.cache_dir / "previews"
 
 
 def default_cache_dir(environ: Mapping[str, str], home: Path | None, space_storage: Path = Path("/data")) -> Path:

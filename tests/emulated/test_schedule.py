@@ -3,6 +3,7 @@
 import inspect
 
 import diffusers
+import numpy
 import pytest
 import torch
 
@@ -37,14 +38,48 @@ def test_same_result_as_the_plain_scheduler(name):
     scheduler_class = getattr(diffusers, f"{name}Scheduler")
     plain = denoise(scheduler_class())
     seen = []
-    hosted = keep_on_host(
-        scheduler_class(), torch.device("cpu"), lambda: None, lambda step, steps, _: seen.append((step, steps))
-    )
+    guesses = []
+
+    def on_step(step, steps, latents, denoised):
+        seen.append((step, steps))
+        guesses.append((latents, denoised))
+
+    hosted = keep_on_host(scheduler_class(), torch.device("cpu"), lambda: None, on_step)
     result = denoise(hosted)
     assert torch.allclose(result, plain, rtol=1e-5, atol=1e-5 * plain.abs().max())
     assert seen == [(i + 1, len(hosted.timesteps)) for i in range(len(hosted.timesteps))]
+    for latents, denoised in guesses:  # asked for after all steps: what a guess needs, it holds
+        assert denoised().dtype == numpy.float32
+        assert denoised().shape == latents.shape
+        assert numpy.isfinite(denoised()).all()
     assert isinstance(hosted, scheduler_class)
     assert type(hosted).__name__ == scheduler_class.__name__
+
+
+@pytest.mark.parametrize("name", ["FlowMatchEulerDiscrete", "FlowMatchHeunDiscrete", "EulerDiscrete", "DDIM", "UniPC"])
+def test_each_step_guesses_the_picture_without_its_noise(name):
+    """With a model that knows the answer, every guess is the answer, however noisy the latents still are."""
+    answer = torch.full((1, 4, 8, 8), 0.5)
+    guesses, noise_left = [], []
+
+    def on_step(_step, _steps, latents, denoised):
+        guesses.append(denoised())
+        noise_left.append(float((latents - answer).abs().mean()))
+
+    scheduler_class = getattr(diffusers, {"UniPC": "UniPCMultistepScheduler"}.get(name, f"{name}Scheduler"))
+    hosted = keep_on_host(scheduler_class(), torch.device("cpu"), lambda: None, on_step)
+    hosted.set_timesteps(6, device="cpu")
+    noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    sample = noise * getattr(hosted, "init_noise_sigma", 1.0)
+    for i, timestep in enumerate(hosted.timesteps):
+        if name in ("DDIM", "UniPC"):  # their latents are answer and noise by shares whose squares sum to 1
+            share = hosted.alphas_cumprod[timestep.long()]
+            output = (sample - share.sqrt() * answer) / (1 - share).sqrt()
+        else:
+            output = (sample - answer) / hosted.sigmas[i]
+        sample = hosted.step(output, timestep, sample, return_dict=False)[0]
+    assert max(noise_left) > 0.2
+    assert max(abs(guess - 0.5).max() for guess in guesses) < 0.05
 
 
 def test_a_hosted_scheduler_can_run_again_with_other_steps():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -21,6 +22,7 @@ from tpu_ui.page import desk as desk_module
 from tpu_ui.page import following
 from tpu_ui.page.desk import Desk, Keeper, PageOptions
 from tpu_ui.page.following import Followed
+from tpu_ui.preview import LatentColours, LatentPreview
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.settings import Settings
 
@@ -34,12 +36,13 @@ class ScriptedEngine:
         self.go = threading.Event()
         self.go.set()
         self.made: list[str] = []
+        self.preview: LatentPreview | None = None
         self.state, self.seconds = WarmupState.WARM, 2.0
         self.ledger = SimpleNamespace(records=list)
         self.runtime = SimpleNamespace(memory=lambda: SimpleNamespace(used_bytes=0, total_bytes=10**12))
 
     def generate(self, request, emit, cancelled) -> GenerationResult:
-        emit(Progress(Phase.DENOISING, step=1, steps=2, seconds_per_step=1.0))
+        emit(Progress(Phase.DENOISING, step=1, steps=2, seconds_per_step=1.0, preview=self.preview))
         while not self.go.wait(0.01):
             if cancelled():
                 raise JobCancelled
@@ -215,6 +218,37 @@ def test_a_page_finds_its_jobs_again(desk: Desk, engine: ScriptedEngine):
     assert "ends after the step" in following.look(desk, ANN, again).panel
     assert second.wait(10)
     assert "Cancelled" in following.look(desk, ANN, again).panel
+
+
+def test_a_preview_is_its_owners_and_goes_with_the_end(desk: Desk, engine: ScriptedEngine, tmp_path: Path):
+    latents = np.ones((1, 4, 8, 8), np.float32)
+    colours = LatentColours(tmp_path / "colours.npz")
+    engine.preview = LatentPreview(lambda: latents, 64, 64, colours)
+    engine.go.clear()
+    job = ask(desk)
+    followed = Followed().with_job(job)
+    while job.preview is None:
+        time.sleep(0.01)
+    assert following.preview(desk, ANN, followed) == "", "nothing was learnt yet"
+    colours.learn(latents, [Image.new("RGB", (64, 64), "red")])
+    engine.preview = LatentPreview(lambda: latents, 64, 64, colours)
+    desk.queue.cancel(job.id, ANN)
+    assert job.wait(10)
+    assert job.preview is None
+
+    job = ask(desk)
+    followed = followed.with_job(job)
+    while job.preview is None:
+        time.sleep(0.01)
+    shown = following.preview(desk, ANN, followed)
+    assert shown.startswith('<img src="data:image/jpeg;base64,')
+    assert following.preview(desk, BOB, followed) == ""
+    assert following.preview(desk, ANN, Followed()) == "", "another page of hers follows other jobs"
+    engine.go.set()
+    assert job.wait(10)
+    assert following.preview(desk, ANN, followed) == ""
+    assert job.preview is None
+    assert all(event.preview is None for event in job.events())
 
 
 def test_the_last_sizes_are_warmed_at_the_start(desk: Desk):

@@ -1,6 +1,9 @@
 """The rooms of the page that need no browser: sessions, the form, the ledger's shapes, options, ports, HTML."""
 
+import base64
+import io
 import logging
+import re
 import socket
 import subprocess
 import sys
@@ -8,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
@@ -158,6 +162,15 @@ def test_html_is_escaped():
         render.verdict(Verdict(nasty, "x")), render.link("/x", nasty),
     ]  # fmt: skip
     assert not any("<img" in page or "\"'" in page for page in pages)
+
+
+def test_a_preview_is_a_small_picture_in_the_page_itself():
+    html = render.preview(Image.new("RGB", (1600, 800), "red"))
+    coded = re.fullmatch(r'<img src="data:image/jpeg;base64,([A-Za-z0-9+/=]+)" alt="[^"]+" decoding="sync">', html)[1]
+    shown = Image.open(io.BytesIO(base64.b64decode(coded)))
+    assert shown.size == (640, 320)
+    assert shown.getpixel((300, 100))[0] > 250
+    assert len(html) < 20_000
 
 
 def options(*arguments: str, **environ: str) -> AppOptions:

@@ -1,7 +1,6 @@
 """The named endpoints. Values reach them as JSON gave them: nothing is rounded or coerced before it is checked."""
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +45,7 @@ def _state(desk: Desk, job: Job) -> dict[str, Any]:
         "state": job.state.value,
         "position": desk.queue.position(job),
         "wait_seconds": desk.wait_seconds(job) if job.state is JobState.QUEUED else None,
-        "progress": None if event is None else dataclasses.asdict(event),
+        "progress": None if event is None else {name: v for name, v in vars(event).items() if name != "preview"},
         "cancel_requested": job.cancel_requested,
         "report": None if report is None else report.as_dict(),
         "pictures": [_file(desk, path) for path in made],

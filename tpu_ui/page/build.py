@@ -60,6 +60,7 @@ def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
             with gr.Tab(text("tab_generate"), id="generate"):
                 form = generate_tab.build(desk, text)
                 generate_handlers.wire(desk, form, browser, followed, timer)
+                page.load(None, None, form.live_preview, js=generate_handlers.KEPT_CHOICE, **generate_handlers.QUICK)
             with gr.Tab(text("tab_warmup"), id="warmup") as tab:
                 warmup_tab.build_and_wire(desk, text, greeted, tab, browser)
             with gr.Tab(text("tab_history"), id="history") as tab:

@@ -19,7 +19,7 @@ class Followed:
 
     Attributes:
         jobs: ids of the jobs that were started here, or were found running when the page was opened.
-        panel: the status panel as it was drawn last.
+        panel, preview: the status panel and the live preview as they were drawn last.
         shown: id of the job whose pictures are shown.
         phase, phase_since: where the running job is, and since when, so that time goes on between its events.
         stamp: changes when a verdict may have changed.
@@ -27,6 +27,7 @@ class Followed:
 
     jobs: tuple[str, ...] = ()
     panel: str = ""
+    preview: str = ""
     shown: str | None = None
     phase: str = ""
     phase_since: float = 0.0
@@ -81,6 +82,14 @@ def look(desk: Desk, owner: str, followed: Followed) -> Sight:
         finished=max(done, key=lambda job: job.finished or 0.0, default=None),
         poll_seconds=_BUSY_SECONDS if active is not None else 1.0 if waits else _IDLE_SECONDS,
     )
+
+
+def preview(desk: Desk, owner: str, followed: Followed) -> str:
+    """The picture that the running job is making, as far as it has come; empty where there is none to show."""
+    job = active_job(desk, owner, followed)
+    forming = None if job is None else job.preview
+    image = None if forming is None else forming.image
+    return "" if image is None else render.preview(image)
 
 
 def _jobs(desk: Desk, owner: str, followed: Followed) -> list[Job]:

@@ -26,6 +26,10 @@ STATE_LABELS = {state.value: f"{render.mark(state.value)} {wording.short_state(s
 _IS_NEAREST = "This size is warm"
 _NO_NEAREST = "No other size is warm yet"
 
+_KEEP_CHOICE = """(on) => { try { localStorage.setItem("tpu_ui.live_preview", on ? "on" : "off") } catch {} }"""
+KEPT_CHOICE = """() => { try { return localStorage.getItem("tpu_ui.live_preview") !== "off" } catch { return true } }"""
+"""Whether this browser wants live previews."""
+
 # These answer at once, and a page asks them often: they go past Gradio's own queue.
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 # What may be refused goes through it: only there Gradio shows an error as a message.
@@ -60,11 +64,17 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State, 
         changes[followed] = now
         return changes
 
-    def tick(owner: Any, before: Followed, request: gr.Request) -> dict:
+    def tick(owner: Any, before: Followed, with_preview: Any, request: gr.Request) -> dict:
         if not is_token(owner):
             return {followed: before}
         desk.presence.seen(request.session_hash, owner)
-        return show(following.look(desk, owner, before), before)
+        # Before the look, so that a preview never goes before its picture comes.
+        preview = following.preview(desk, owner, before) if with_preview is True else ""
+        changes = show(following.look(desk, owner, before), before)
+        if preview != before.preview:
+            changes[tab.preview] = preview
+            changes[followed] = dataclasses.replace(changes[followed], preview=preview)
+        return changes
 
     def press_generate(owner: Any, before: Followed, request: gr.Request, *controls: Any) -> dict:
         if not is_token(owner):
@@ -85,7 +95,8 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State, 
         return show(following.look(desk, owner, before), before)
 
     live = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings, timer, followed, stamp]
-    timer.tick(tick, [browser, followed], live, **QUICK)
+    timer.tick(tick, [browser, followed, tab.live_preview], [*live, tab.preview], **QUICK)
+    tab.live_preview.input(None, tab.live_preview, None, js=_KEEP_CHOICE, **QUICK)
     tab.generate.click(press_generate, [browser, followed, *tab.request], live, **PRESS)
     tab.cancel.click(press_cancel, [browser, followed], live, **QUICK)
     _wire_verdict(desk, tab, stamp)

@@ -41,6 +41,8 @@ class GenerateTab:
     verdict: gr.HTML
     panel: gr.HTML
     gallery: gr.Gallery
+    preview: gr.HTML
+    live_preview: gr.Checkbox
     reuse_seed: gr.Button
     use_settings: gr.Button
     report: gr.HTML
@@ -127,11 +129,16 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
                 random_seed = gr.Button("⚄", elem_id="random-seed", min_width=44, scale=0, elem_classes="icon")
         with gr.Column(elem_id="results"):
             panel = gr.HTML(render.idle(""), elem_id="panel", container=False, padding=False)
-            gallery = gr.Gallery(
-                label=text("pictures"), show_label=False, format="png", object_fit="contain", columns=2, height=None,
-                preview=True, elem_id="gallery", buttons=["download", "fullscreen"], interactive=False,
-            )  # fmt: skip
+            with gr.Column(elem_id="stage"):
+                gallery = gr.Gallery(
+                    label=text("pictures"), show_label=False, format="png", object_fit="contain", columns=2,
+                    height=None, preview=True, elem_id="gallery", buttons=["download", "fullscreen"], interactive=False,
+                )  # fmt: skip
+                preview = gr.HTML(elem_id="preview", container=False, padding=False)
             with gr.Row(elem_id="after"):
+                live_preview = gr.Checkbox(
+                    True, label=text("live_preview"), container=False, min_width=90, scale=0, elem_id="live-preview"
+                )
                 reuse_seed = gr.Button(text("reuse_seed"), size="sm", interactive=False, elem_id="reuse-seed")
                 use_settings = gr.Button(text("use_settings"), size="sm", interactive=False, elem_id="use-settings")
             with gr.Accordion(text("report"), open=False, elem_id="report-box"):
@@ -140,8 +147,8 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
         "prompt": prompt, "negative_prompt": negative, "model": model, "mode": mode_box, "placement": placement,
         "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
         "sizes": sizes, "swap": swap, "random_seed": random_seed, "generate": generate, "cancel": cancel,
-        "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery, "reuse_seed": reuse_seed,
-        "use_settings": use_settings, "report": report,
+        "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery, "preview": preview,
+        "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings, "report": report,
     }  # fmt: skip
     assert set(controls) == {field.name for field in fields(GenerateTab)}
     return GenerateTab(**controls)

@@ -23,6 +23,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "random": ("Random seed", "Semente aleatória"),
     "batch": ("Pictures", "Imagens"),
     "pictures": ("Pictures", "Imagens"),
+    "live_preview": ("Live preview", "Prévia ao vivo"),
     "reuse_seed": ("Reuse its seed", "Reusar a semente"),
     "use_settings": ("Use these settings", "Usar estes ajustes"),
     "report": ("Report", "Relatório"),

@@ -1,6 +1,10 @@
 """HTML of the parts that change. Every text goes through `html.escape` here, and nowhere else is HTML made."""
 
+import base64
+import io
 from html import escape
+
+from PIL import Image, ImageOps
 
 from tpu_ui import wording
 from tpu_ui.events import Phase, Progress
@@ -12,6 +16,7 @@ _MARKS = {
     "warm": "●", "on_disk": "◐", "compiling": "◔", "cold": "○",
     "failed": "✕", "refused": "✕", "absent": "↓", "starting": "…",
 }  # fmt: skip
+_PREVIEW_SIDES = (640, 640)  # at most, of all pictures of a batch together
 
 
 def mark(state: str) -> str:
@@ -61,6 +66,15 @@ def progress(event: Progress, elapsed_seconds: float | None, note: str = "") -> 
     line = wording.progress_line(event, elapsed_seconds)
     title = wording.phase(event.phase)
     return running(title, line, None if event.phase is Phase.QUEUED else wording.progress_fraction(event), note)
+
+
+def preview(image: Image.Image) -> str:
+    """A picture that forms. It stands in the page itself: no file of it can be asked for by others."""
+    small = ImageOps.contain(image, _PREVIEW_SIDES) if max(image.size) > max(_PREVIEW_SIDES) else image
+    coded = io.BytesIO()
+    small.save(coded, "JPEG", quality=90, subsampling=0)  # coarse colours would show: it is drawn large
+    address = f"data:image/jpeg;base64,{base64.b64encode(coded.getvalue()).decode()}"
+    return f'<img src="{address}" alt="Preview of the picture as it forms" decoding="sync">'
 
 
 def report(finished: Report) -> str:
