@@ -21,6 +21,7 @@ from tpu_ui.page import desk as desk_module
 from tpu_ui.page import following
 from tpu_ui.page.desk import Desk, Keeper, PageOptions
 from tpu_ui.page.following import Followed
+from tpu_ui.page.verdict import Judge
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.settings import Settings
 
@@ -182,13 +183,31 @@ def test_failed_jobs_report_their_sentence(desk: Desk):
 
 
 def test_a_request_that_cannot_fit_is_refused_before_the_queue(desk: Desk, engine: ScriptedEngine):
-    engine.runtime.memory = lambda: SimpleNamespace(used_bytes=0, total_bytes=10)
-    request = desk.read({"placement": "single"})
+    desk.judge = Judge(desk.queue, "cuda", desk.settings, desk.options.default_model)
+    request = desk.read({"placement": "single", "width": 512, "height": 512})
+    engine.runtime.memory = lambda: SimpleNamespace(used_bytes=0, total_bytes=10**7)
     with pytest.raises(DoesNotFit):
         desk.submit(request, ANN)
     verdict = desk.verdict(request)
     assert (verdict.state, verdict.fits) == ("refused", False)
-    assert "CPU offload" in verdict.sentence
+    assert verdict.reason.startswith("Does not fit: needs 0.63 GiB of 9.54 MiB of this device.")
+
+
+@pytest.mark.parametrize("placement", ["auto", "single"])
+def test_the_verdict_tells_where_a_request_fits(desk: Desk, engine: ScriptedEngine, placement: str):
+    """Weights of the same size for every part: more memory than the largest part needs, less than all of them."""
+    desk.judge = Judge(desk.queue, "cuda", desk.settings, desk.options.default_model)
+    request = desk.read({"placement": placement, "width": 64, "height": 64})
+    peak_of_decoder = 5 * 64 * 64 * 256 * 2
+    engine.runtime.memory = lambda: SimpleNamespace(used_bytes=0, total_bytes=peak_of_decoder + 50)
+    verdict = desk.verdict(request)
+    if placement == "single":
+        assert (verdict.state, verdict.fits) == ("refused", False)
+        assert verdict.sentence == "Does not fit: needs 10 MiB of 10 MiB of this device. Try CPU offload."
+    else:
+        assert (verdict.state, verdict.fits) == ("warm", True)
+        assert verdict.reason.startswith("Placed by CPU offload: weights")
+        assert verdict.reason in verdict.sentence
 
 
 def test_ignored_fields_are_told_before_the_click(desk: Desk):
