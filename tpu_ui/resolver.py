@@ -6,6 +6,7 @@ from dataclasses import replace
 import psutil
 
 from tpu_ui import hardware
+from tpu_ui.catalogue import find_card
 from tpu_ui.model_card import ModelCard
 from tpu_ui.modes import default_mode
 from tpu_ui.placement import Placement
@@ -57,12 +58,13 @@ class Resolver:
         resolved = self._filled(request, source.card, source.revision)
         return self._placed(resolved, parts_of_folder(source.folder, resolved.dtype)), source
 
-    def foresee_unseen(self, request: GenerationRequest, card: ModelCard) -> ResolvedRequest | None:
-        """The same for a model of the catalogue that is not on this machine yet; None where nothing of it is known.
+    def foresee_unseen(self, request: GenerationRequest) -> ResolvedRequest | None:
+        """The same for a model that is not on this machine yet; None for one that is not in the catalogue.
 
         Raises:
             TpuUiError: the request cannot run.
         """
+        card = find_card(request.model or self.default_model)
         if not card.is_complete:
             return None
         resolved = self._filled(request, card, card.revision or "")

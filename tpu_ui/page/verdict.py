@@ -150,7 +150,7 @@ class Judge:
             return 0.0  # it will end at once
 
     def _absent(self, request: GenerationRequest, card: ModelCard) -> Verdict:
-        resolved = self._resolver.foresee_unseen(request, card)
+        resolved = self._resolver.foresee_unseen(request)
         if self._offline:
             raise LoadFailed(
                 f"{card.label} is not on this machine, and downloads are switched off.",

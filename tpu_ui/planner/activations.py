@@ -3,7 +3,8 @@
 XLA keeps a tensor from the operation that makes it to the last one that reads it, and runs the blocks of a model one
 after another in the same memory. So the peak is that of the widest block: how many tensors of the block's width are
 alive in it at once, times the size of one. The tensors are counted in the sources of diffusers; what fusion and padding
-add or save is fitted to the scratch memory that libtpu 0.0.52 reports for real configurations in bfloat16 on v6e, in GiB:
+add or save is fitted to the scratch memory that libtpu 0.0.52 reports for real configurations in bfloat16, compiled for
+v6e, in GiB:
 
     part                                   compiled  estimated
     SD 3.5 Medium, 512×512, batch 2            0.10       0.10
@@ -27,8 +28,9 @@ from tpu_ui.planner.parts import Part
 _FLOAT32_BYTES = 4
 # Of a transformer's block, in maps of its width: the residual and its norm, and small copies.
 _RESIDUAL_MAPS = 2.5
-# Queries and keys in float32, as rotary embeddings turn them; a second attention beside the joint one, as SD 3.5 Medium's.
+# Queries and keys in float32, as rotary embeddings turn them.
 _ROTARY_MAPS = 2.5
+# A second attention beside the joint one, as in SD 3.5 Medium.
 _DUAL_ATTENTION_MAPS = 2.5
 _WITHOUT_ROTARY = ("SD3Transformer2DModel", "SanaTransformer2DModel", "PixArtTransformer2DModel")
 # Maps of the last decoder block that are alive at once: input, its norm in float32 (two), the convolution's result, and
@@ -37,6 +39,7 @@ _DECODER_MAPS = 5
 # The widest block of a UNet: its input joined with the skip connection, its norm in float32 (two), and the result.
 _UNET_MAPS = 4
 _GATED_DENOISERS = ("Flux2Transformer2DModel", "ZImageTransformer2DModel", "SanaTransformer2DModel")
+_MLP_RATIOS = {"ZImageTransformer2DModel": 8 / 3}  # where the configuration does not say; 4 elsewhere
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Load:
         batch: pictures of one run.
         passes: 2 where classifier-free guidance joins both passes in one batch, else 1.
         image_tokens, text_tokens: tokens that a transformer sees.
+        prompt_tokens: tokens of one prompt, as a text encoder sees them.
         latents: values on the autoencoder's grid, of one channel.
         number_bytes: of one number in the pipeline's data type.
     """
@@ -58,6 +62,7 @@ class Load:
     passes: int
     image_tokens: int
     text_tokens: int
+    prompt_tokens: int
     latents: int
     number_bytes: int
 
@@ -92,7 +97,7 @@ def _transformer(part: Part, load: Load) -> int:
 
 def _live_maps(part: Part) -> float:
     """Tensors alive in the widest block, in maps of the width of its hidden states."""
-    ratio = part.config.get("mlp_ratio") or 4
+    ratio = part.config.get("mlp_ratio") or _MLP_RATIOS.get(part.class_name, 4)
     gated = ratio * (2 if part.class_name in _GATED_DENOISERS else 1)
     maps = _RESIDUAL_MAPS
     maps += 0 if part.class_name in _WITHOUT_ROTARY else _ROTARY_MAPS
@@ -130,8 +135,8 @@ def _text_encoder(part: Part, load: Load) -> int:
     width = config.get("d_model") or config.get("hidden_size") or 768
     inner = config.get("d_ff") or config.get("intermediate_size") or 4 * width
     heads = config.get("num_heads") or config.get("num_attention_heads") or 12
-    values = load.text_tokens * (4 * width + 2 * inner)
+    values = load.prompt_tokens * (4 * width + 2 * inner)
     if "ForCausalLM" in part.class_name or "ForConditionalGeneration" in part.class_name:
-        values += load.text_tokens * (config.get("vocab_size") or 0)  # the pipelines let the head run, too
-    scores = heads * load.text_tokens**2 * _FLOAT32_BYTES * 5 // 2 if "d_model" in config else 0
+        values += load.prompt_tokens * (config.get("vocab_size") or 0)  # the pipelines let the head run, too
+    scores = heads * load.prompt_tokens**2 * _FLOAT32_BYTES * 5 // 2 if "d_model" in config else 0
     return values * load.number_bytes + scores

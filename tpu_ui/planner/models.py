@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tpu_ui.catalogue import complete_card, find_card
 from tpu_ui.errors import LoadFailed, UnusableModel
 from tpu_ui.model_card import CLIP_TEXT_TOKENS, ModelCard, card_from_folder
-from tpu_ui.model_folder import inspect_folder
+from tpu_ui.model_folder import Component, ModelFolder, inspect_folder
 from tpu_ui.planner.activations import Load
 from tpu_ui.planner.parts import (
     BYTES_PER_NUMBER,
@@ -17,6 +18,7 @@ from tpu_ui.planner.parts import (
     published_parts,
 )
 from tpu_ui.planner.plan import Plan, Target
+from tpu_ui.planner.published import PUBLISHED
 from tpu_ui.request import GenerationRequest
 from tpu_ui.sources import find_model
 
@@ -61,7 +63,7 @@ def _without_weights(name: str, device_kind: str, error: UnusableModel | LoadFai
         dtype = dtype_on_device(card.dtype, device_kind)
         parts = published_parts(card.repo_id, dtype)
         if parts is not None:
-            return KnownModel(card, parts, dtype, "its published configuration")
+            return KnownModel(_completed(card), parts, dtype, "its published configuration")
         path = _cached_snapshot(card)
     if path is None or not (path / "model_index.json").is_file():
         raise error
@@ -69,6 +71,24 @@ def _without_weights(name: str, device_kind: str, error: UnusableModel | LoadFai
     card = card_from_folder(folder) if card is None else complete_card(card, folder)
     dtype = dtype_on_device(card.dtype, device_kind)
     return KnownModel(card, parts_by_configuration(folder, dtype), dtype, "its configuration, on the meta device")
+
+
+def _completed(card: ModelCard) -> ModelCard:
+    """The card, with the figures of its published configurations if it had none of its own."""
+    if card.is_complete:
+        return card
+    model = PUBLISHED[card.repo_id]
+    components = {
+        name: Component(
+            name, part.library, part.class_name, {key: _as_json(value) for key, value in part.config.items()}
+        )
+        for name, part in model.components.items()
+    }
+    return complete_card(card, ModelFolder(Path(card.repo_id), model.pipeline_class, components, model.settings, ""))
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _cached_snapshot(card: ModelCard) -> Path | None:
@@ -97,6 +117,7 @@ def plan_of(
         passes=2 if guidance_on and card.pipeline_class not in _SEPARATE_PASSES else 1,
         image_tokens=(request.width // multiple) * (request.height // multiple),
         text_tokens=card.text_length + (CLIP_TEXT_TOKENS if is_sd3 else 0),  # SD3 sets CLIP's and T5's end to end
+        prompt_tokens=card.text_length,
         latents=(request.width // scale) * (request.height // scale),
         number_bytes=BYTES_PER_NUMBER[dtype],
     )

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from tpu_ui.errors import UnusableModel
 
@@ -49,7 +50,7 @@ def _counted(library: str, class_name: str, config_json: str) -> MetaWeights:
     try:
         with torch.device("meta"):
             model = _LIBRARIES[library](model_class, json.loads(config_json))
-    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, NotImplementedError) as error:
+    except _UNBUILDABLE as error:
         raise UnusableModel(
             f"{class_name:.80} cannot be built from its config.json ({type(error).__name__}).",
             "Fetch config.json again; it may be for another version.",
@@ -69,4 +70,7 @@ def _from_transformers(model_class: type, config: dict[str, Any]) -> torch.nn.Mo
     return model_class(model_class.config_class.from_dict(config))
 
 
+# What the constructors of both libraries raise at a configuration that contradicts itself; NotImplementedError is a
+# RuntimeError.
+_UNBUILDABLE = (TypeError, ValueError, KeyError, AttributeError, RuntimeError, StrictDataclassError)
 _LIBRARIES = {"diffusers": _from_diffusers, "transformers": _from_transformers}

@@ -60,11 +60,14 @@ def parts_by_configuration(folder: ModelFolder, dtype: str) -> tuple[Part, ...]:
 
 def published_parts(repo_id: str | None, dtype: str) -> tuple[Part, ...] | None:
     """The parts of a model of the catalogue, without any of its files; None for another repository."""
-    components = PUBLISHED.get(repo_id or "")
-    if components is None:
+    model = PUBLISHED.get(repo_id or "")
+    if model is None:
         return None
     size = BYTES_PER_NUMBER[dtype]
-    return tuple(Part(name, c.class_name, c.parameters * size, c.config) for name, c in components.items())
+    return tuple(
+        Part(name, component.class_name, component.parameters * size, component.config)
+        for name, component in model.components.items()
+    )
 
 
 def _bytes_in(dtype: str, component: Component) -> int:

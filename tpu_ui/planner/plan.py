@@ -10,10 +10,10 @@ from tpu_ui.hardware import GIB, TpuChip
 from tpu_ui.placement import Placement
 from tpu_ui.planner.activations import Load, activation_bytes
 from tpu_ui.planner.parts import Part
-from tpu_ui.request import MAX_BATCH
+from tpu_ui.request import MAX_BATCH, MAX_REQUEST_PIXELS
 
 PROGRAM_BYTES = GIB
-"""Room for compiled programs, which lie in a TPU's memory too. libtpu reports 0.03 GiB for the whole FLUX.1 transformer,
+"""Room for compiled programs, which lie in a TPU's memory too. libtpu reports 0.03 GiB for FLUX.1's whole transformer,
 0.50 GiB for SDXL's UNet and 0.46 GiB for the VAE decoder at 1024×1024."""
 
 # Classes that diffusers 0.42.1 (hooks/tensor_parallel.py) and transformers 5.24 have a plan for.
@@ -120,7 +120,7 @@ class Plan:
         return widest.weight_bytes + self.activations[widest.name] + self.target.program_bytes
 
     def tensor_parallel_bytes(self, devices: int) -> int:
-        """At the peak with the matrices of transformer and text encoders split; activations count as if they were not."""
+        """At the peak with transformer and text encoders split; activations count as if they were not."""
         weights = sum(p.weight_bytes // (devices if _can_be_split(p, devices) else 1) for p in self.parts)
         return weights + self.largest_activations + self.target.program_bytes
 
@@ -152,7 +152,9 @@ class Plan:
         have = f"{gib(self.target.bytes)} of {self.target.name}"
         match self.decision:
             case Decision.SINGLE:
-                return f"weights {gib(self.weight_bytes)} and {gib(self.largest_activations)} for activations fit {have}"
+                return (
+                    f"weights {gib(self.weight_bytes)} and {gib(self.largest_activations)} for activations fit {have}"
+                )
             case Decision.CPU_OFFLOAD:
                 widest = max(self.parts, key=lambda part: part.weight_bytes)
                 return (
@@ -202,9 +204,10 @@ class Plan:
                 return Placement.CPU_OFFLOAD
         return None
 
-    def largest_batch(self, placement: Placement, limit: int = MAX_BATCH) -> int:
+    def largest_batch(self, placement: Placement) -> int:
         """How many pictures one run may make at most, under SINGLE or CPU_OFFLOAD; 0 if not even one fits."""
-        for batch in range(limit, 0, -1):
+        allowed = min(MAX_BATCH, MAX_REQUEST_PIXELS // (self.load.width * self.load.height))
+        for batch in range(allowed, 0, -1):
             plan = replace(self, load=replace(self.load, batch=batch))
             if self._fits(plan.single_bytes if placement is Placement.SINGLE else plan.offload_bytes):
                 return batch
@@ -213,20 +216,30 @@ class Plan:
     def _fits(self, needed_bytes: int) -> bool:
         return needed_bytes <= self.target.bytes
 
+    def _weights_leave_room(self) -> bool:
+        """Whether a smaller size could fit, by the placement that takes least."""
+        weights = self.weight_bytes if self.target.is_host else self.widest_part.weight_bytes
+        return weights + self.target.program_bytes < self.target.bytes
+
     def _ways_out(self) -> str:
+        one = replace(self, load=replace(self.load, batch=1))
+        if self.load.batch > 1 and one.placement is not None:
+            return f"{self.largest_batch(one.placement)} of the {self.load.batch} pictures fit in one run"
+        if self._weights_leave_room():
+            return "a smaller size takes less"
         if self.devices_needed is None:
-            return "and no tensor parallel over 16 or fewer devices helps"
+            return "tensor parallel does not make it fit"
         return f"it needs tensor parallel over {self.devices_needed} {self.target.unit}s"
 
     def _remedy(self) -> str:
-        smaller = replace(self, load=replace(self.load, batch=1))
-        if self.load.batch > 1 and smaller.placement is not None:
-            return f"Ask for at most {self.largest_batch(smaller.placement)} picture(s) in one run, or a smaller size."
-        if self._fits(self.widest_part.weight_bytes + self.target.program_bytes):
+        one = replace(self, load=replace(self.load, batch=1))
+        if self.load.batch > 1 and one.placement is not None:
+            return f"Ask for at most {self.largest_batch(one.placement)} picture(s) in one run, or a smaller size."
+        if self._weights_leave_room():
             return "Ask for a smaller size, or choose a smaller model."
-        if self.devices_needed is not None:
-            return f"Choose a smaller model: {self._ways_out()}, and one process runs on one {self.target.unit} only."
-        return "Choose a smaller model."
+        if self.devices_needed is None:
+            return "Choose a smaller model."
+        return "Choose a smaller model; one process runs on one device only, so it cannot be started over several yet."
 
 
 def gib(count: int) -> str:

@@ -34,7 +34,7 @@ def _transformers(class_name: str, parameters: int, **config: Any) -> PublishedC
     return PublishedComponent("transformers", class_name, parameters, MappingProxyType(config))
 
 
-# -- text encoders: the models that the pipelines' own pages name, by the configuration of those ------------------------
+# -- text encoders: the models that the pipelines' own pages name, by the configuration of those ----------------------
 
 _CLIP_L = {  # openai/clip-vit-large-patch14
     "vocab_size": 49408, "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
@@ -82,7 +82,7 @@ MISTRAL_SMALL_24B = _transformers(  # mistralai/Mistral-Small-3.2-24B-Instruct-2
     multimodal_projector_bias=False, spatial_merge_size=2, tie_word_embeddings=False,
 )  # fmt: skip
 
-# -- autoencoders -------------------------------------------------------------------------------------------------------
+# -- autoencoders -----------------------------------------------------------------------------------------------------
 
 _KL = {
     "block_out_channels": (128, 256, 512, 512), "down_block_types": ("DownEncoderBlock2D",) * 4,
@@ -108,7 +108,7 @@ VAE_DC = _diffusers(  # mit-han-lab/dc-ae-f32c32-sana-1.1, as in diffusers' scri
     downsample_block_type="conv", upsample_block_type="interpolate",
 )  # fmt: skip
 
-# -- denoisers ----------------------------------------------------------------------------------------------------------
+# -- denoisers --------------------------------------------------------------------------------------------------------
 
 _FLUX1 = {  # the defaults of the class, as in diffusers' scripts/convert_flux_to_diffusers.py
     "in_channels": 64, "num_layers": 19, "num_single_layers": 38, "attention_head_dim": 128, "num_attention_heads": 24,
@@ -122,12 +122,12 @@ _FLUX2 = {"in_channels": 128, "attention_head_dim": 128, "mlp_ratio": 3.0}
 SCHNELL = _diffusers("FluxTransformer2DModel", 11_891_178_560, **_FLUX1, guidance_embeds=False)
 DEV = _diffusers("FluxTransformer2DModel", 11_901_408_320, **_FLUX1, guidance_embeds=True)
 SD3_5_MEDIUM = _diffusers(
-    "SD3Transformer2DModel", 2_469_663_936, **_SD3_5, num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
-    pos_embed_max_size=384, dual_attention_layers=tuple(range(13)),
+    "SD3Transformer2DModel", 2_469_663_936, **_SD3_5, num_layers=24, num_attention_heads=24,
+    caption_projection_dim=1536, pos_embed_max_size=384, dual_attention_layers=tuple(range(13)),
 )  # fmt: skip
 SD3_5_LARGE = _diffusers(
-    "SD3Transformer2DModel", 8_146_280_768, **_SD3_5, num_layers=38, num_attention_heads=38, caption_projection_dim=2432,
-    pos_embed_max_size=192,
+    "SD3Transformer2DModel", 8_146_280_768, **_SD3_5, num_layers=38, num_attention_heads=38,
+    caption_projection_dim=2432, pos_embed_max_size=192,
 )  # fmt: skip
 FLUX2_DEV = _diffusers(  # the defaults of the class
     "Flux2Transformer2DModel", 32_223_281_152, **_FLUX2, num_layers=8, num_single_layers=48, num_attention_heads=48,
@@ -163,39 +163,60 @@ SDXL_UNET = _diffusers(  # stabilityai/stable-diffusion-xl-base-1.0
     addition_embed_type="text_time", addition_time_embed_dim=256, projection_class_embeddings_input_dim=2816,
 )  # fmt: skip
 
-Components = Mapping[str, PublishedComponent]
+
+@dataclass(frozen=True)
+class PublishedModel:
+    """A pipeline: its class, its parts with weights by name, and the other entries of model_index.json that matter."""
+
+    pipeline_class: str
+    components: Mapping[str, PublishedComponent]
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _flux1(transformer: PublishedComponent) -> Components:
-    return {"text_encoder": CLIP_L, "text_encoder_2": T5_XXL, "transformer": transformer, "vae": VAE_16}
+def _flux1(transformer: PublishedComponent) -> PublishedModel:
+    parts = {"text_encoder": CLIP_L, "text_encoder_2": T5_XXL, "transformer": transformer, "vae": VAE_16}
+    return PublishedModel("FluxPipeline", parts)
 
 
-def _sd3_5(transformer: PublishedComponent) -> Components:
-    return {"text_encoder": CLIP_L_PROJECTED, "text_encoder_2": CLIP_G_PROJECTED, "text_encoder_3": T5_XXL,
-            "transformer": transformer, "vae": VAE_16}  # fmt: skip
+def _sd3_5(transformer: PublishedComponent) -> PublishedModel:
+    encoders = {"text_encoder": CLIP_L_PROJECTED, "text_encoder_2": CLIP_G_PROJECTED, "text_encoder_3": T5_XXL}
+    return PublishedModel("StableDiffusion3Pipeline", encoders | {"transformer": transformer, "vae": VAE_16})
 
 
-def _one_encoder(encoder: PublishedComponent, transformer: PublishedComponent, vae: PublishedComponent) -> Components:
-    return {"text_encoder": encoder, "transformer": transformer, "vae": vae}
+def _one_encoder(
+    pipeline_class: str,
+    encoder: PublishedComponent,
+    transformer: PublishedComponent,
+    vae: PublishedComponent,
+    **settings: Any,
+) -> PublishedModel:
+    return PublishedModel(pipeline_class, {"text_encoder": encoder, "transformer": transformer, "vae": vae}, settings)
 
 
-PUBLISHED: Mapping[str, Components] = MappingProxyType(
+_SANA = _one_encoder("SanaPipeline", GEMMA2_2B, SANA_1600M, VAE_DC)
+
+PUBLISHED: Mapping[str, PublishedModel] = MappingProxyType(
     {
         "black-forest-labs/FLUX.1-schnell": _flux1(SCHNELL),
         "black-forest-labs/FLUX.1-dev": _flux1(DEV),
         "stabilityai/stable-diffusion-3.5-medium": _sd3_5(SD3_5_MEDIUM),
         "stabilityai/stable-diffusion-3.5-large": _sd3_5(SD3_5_LARGE),
         "stabilityai/stable-diffusion-3.5-large-turbo": _sd3_5(SD3_5_LARGE),
-        "black-forest-labs/FLUX.2-dev": _one_encoder(MISTRAL_SMALL_24B, FLUX2_DEV, VAE_FLUX2),
-        "black-forest-labs/FLUX.2-klein-4B": _one_encoder(QWEN3_4B, KLEIN_4B, VAE_FLUX2),
-        "black-forest-labs/FLUX.2-klein-9B": _one_encoder(QWEN3_8B, KLEIN_9B, VAE_FLUX2),
-        "Tongyi-MAI/Z-Image-Turbo": _one_encoder(QWEN3_4B, Z_IMAGE, VAE_16),
-        "Qwen/Qwen-Image": _one_encoder(QWEN2_5_VL_7B, QWEN_IMAGE, VAE_QWEN),
-        "Efficient-Large-Model/Sana_1600M_1024px_BF16_diffusers": _one_encoder(GEMMA2_2B, SANA_1600M, VAE_DC),
-        "Efficient-Large-Model/Sana_1600M_1024px_diffusers": _one_encoder(GEMMA2_2B, SANA_1600M, VAE_DC),
-        "stabilityai/stable-diffusion-xl-base-1.0": {
-            "text_encoder": CLIP_L, "text_encoder_2": CLIP_G_PROJECTED, "unet": SDXL_UNET, "vae": VAE_4,
-        },  # fmt: skip
+        "black-forest-labs/FLUX.2-dev": _one_encoder("Flux2Pipeline", MISTRAL_SMALL_24B, FLUX2_DEV, VAE_FLUX2),
+        "black-forest-labs/FLUX.2-klein-4B": _one_encoder(
+            "Flux2KleinPipeline", QWEN3_4B, KLEIN_4B, VAE_FLUX2, is_distilled=True
+        ),
+        "black-forest-labs/FLUX.2-klein-9B": _one_encoder(
+            "Flux2KleinPipeline", QWEN3_8B, KLEIN_9B, VAE_FLUX2, is_distilled=True
+        ),
+        "Tongyi-MAI/Z-Image-Turbo": _one_encoder("ZImagePipeline", QWEN3_4B, Z_IMAGE, VAE_16),
+        "Qwen/Qwen-Image": _one_encoder("QwenImagePipeline", QWEN2_5_VL_7B, QWEN_IMAGE, VAE_QWEN),
+        "Efficient-Large-Model/Sana_1600M_1024px_BF16_diffusers": _SANA,
+        "Efficient-Large-Model/Sana_1600M_1024px_diffusers": _SANA,
+        "stabilityai/stable-diffusion-xl-base-1.0": PublishedModel(
+            "StableDiffusionXLPipeline",
+            {"text_encoder": CLIP_L, "text_encoder_2": CLIP_G_PROJECTED, "unet": SDXL_UNET, "vae": VAE_4},
+        ),
     }
 )
-"""Components with weights, by repository of the Hub."""
+"""By repository of the Hub."""
