@@ -89,6 +89,22 @@ def test_every_estimate_grows_with_size_and_batch(repo_id):
     assert more.weight_bytes == small.weight_bytes
 
 
+NONSENSE = {
+    "num_attention_heads": [1, 2], "attention_head_dim": "many", "mlp_ratio": [4], "block_out_channels": "wide",
+    "layers_per_block": [1], "decoder_block_out_channels": [None], "text_config": 3, "hidden_size": -1, "dim_mult": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["transformer", "unet", "vae", "text_encoder"])
+def test_a_configuration_may_hold_anything(name):
+    """A folder's configuration is read before anybody vouches for it: no value of it may break the page."""
+    load = Load(64, 64, 1, 1, 16, 77, 77, 64, 2)
+    usual = activation_bytes(Part(name, "Qwen3Model", 1, {}), load)
+    assert activation_bytes(Part(name, "Qwen3Model", 1, NONSENSE), load) == usual > 0
+    plan = Plan("A model", (Part(name, "Qwen3Model", 2**40, NONSENSE),), load, Target("one chip", 1))
+    assert plan.decision is Decision.NOT_POSSIBLE
+
+
 def test_parts_that_are_no_known_kind_take_no_room_beside_their_weights():
     assert activation_bytes(Part("image_encoder", "X", 5, {}), Load(64, 64, 1, 1, 16, 77, 77, 64, 2)) == 0
 

@@ -82,10 +82,11 @@ def activation_bytes(part: Part, load: Load) -> int:
 
 def _decoder(config: Mapping[str, Any], load: Load) -> int:
     """All pictures are decoded at once; the last block, at full resolution, has the largest maps."""
-    channels = config.get("decoder_block_out_channels") or config.get("block_out_channels")
-    if not channels and config.get("base_dim"):
-        channels = [config["base_dim"] * factor for factor in config.get("dim_mult") or (1, 2)]
-    channels = list(channels or (128, 256))
+    channels = _widths(config, "decoder_block_out_channels") or _widths(config, "block_out_channels")
+    if not channels:
+        channels = [
+            _whole(config, "base_dim", default=128) * factor for factor in _widths(config, "dim_mult") or (1, 2)
+        ]
     into_last_block = channels[min(1, len(channels) - 1)]
     return _DECODER_MAPS * load.batch * load.width * load.height * into_last_block * load.number_bytes
 
@@ -97,7 +98,9 @@ def _transformer(part: Part, load: Load) -> int:
 
 def _live_maps(part: Part) -> float:
     """Tensors alive in the widest block, in maps of the width of its hidden states."""
-    ratio = part.config.get("mlp_ratio") or _MLP_RATIOS.get(part.class_name, 4)
+    ratio = part.config.get("mlp_ratio")
+    if not isinstance(ratio, int | float) or not 0 < ratio < 100:
+        ratio = _MLP_RATIOS.get(part.class_name, 4)
     gated = ratio * (2 if part.class_name in _GATED_DENOISERS else 1)
     maps = _RESIDUAL_MAPS
     maps += 0 if part.class_name in _WITHOUT_ROTARY else _ROTARY_MAPS
@@ -110,18 +113,18 @@ def _live_maps(part: Part) -> float:
 
 
 def _width(config: Mapping[str, Any]) -> int:
-    if config.get("num_attention_heads") and config.get("attention_head_dim"):
-        return config["num_attention_heads"] * config["attention_head_dim"]
-    return config.get("dim") or config.get("hidden_size") or config.get("inner_dim") or 3072
+    heads, size = (_whole(config, key, default=0) for key in ("num_attention_heads", "attention_head_dim"))
+    return heads * size or _whole(config, "dim", "hidden_size", "inner_dim", default=3072)
 
 
 def _unet(config: Mapping[str, Any], load: Load) -> int:
     """All skip connections wait for the way up, where the last block works on the most latents."""
-    channels = list(config.get("block_out_channels") or (320, 640, 1280, 1280))
-    layers = config.get("layers_per_block") or 2
+    channels = _widths(config, "block_out_channels") or [320, 640, 1280, 1280]
+    layers = _widths(config, "layers_per_block")
+    if len(layers) != len(channels):
+        layers = [_whole(config, "layers_per_block", default=2)] * len(channels)
     values = channels[0] * load.latents
-    for level, width in enumerate(channels):
-        count = layers[level] if isinstance(layers, list | tuple) else layers
+    for level, (width, count) in enumerate(zip(channels, layers, strict=True)):
         values += count * width * load.latents // 4**level
         if level < len(channels) - 1:
             values += width * load.latents // 4 ** (level + 1)
@@ -131,12 +134,31 @@ def _unet(config: Mapping[str, Any], load: Load) -> int:
 
 def _text_encoder(part: Part, load: Load) -> int:
     """One prompt at a time. Encoders with a bias on their scores, such as T5, hold all scores of a layer in float32."""
-    config = part.config.get("text_config") or part.config
-    width = config.get("d_model") or config.get("hidden_size") or 768
-    inner = config.get("d_ff") or config.get("intermediate_size") or 4 * width
-    heads = config.get("num_heads") or config.get("num_attention_heads") or 12
+    config = text_config(part)
+    width = _whole(config, "d_model", "hidden_size", default=768)
+    inner = _whole(config, "d_ff", "intermediate_size", default=4 * width)
+    heads = _whole(config, "num_heads", "num_attention_heads", default=12)
     values = load.prompt_tokens * (4 * width + 2 * inner)
     if "ForCausalLM" in part.class_name or "ForConditionalGeneration" in part.class_name:
-        values += load.prompt_tokens * (config.get("vocab_size") or 0)  # the pipelines let the head run, too
+        values += load.prompt_tokens * _whole(config, "vocab_size", default=0)  # the pipelines let the head run, too
     scores = heads * load.prompt_tokens**2 * _FLOAT32_BYTES * 5 // 2 if "d_model" in config else 0
     return values * load.number_bytes + scores
+
+
+def text_config(part: Part) -> Mapping[str, Any]:
+    """The entries on text where a configuration has several, else all."""
+    nested = part.config.get("text_config")
+    return nested if isinstance(nested, Mapping) else part.config
+
+
+def _whole(config: Mapping[str, Any], *keys: str, default: int) -> int:
+    """The first of these entries that is a whole number above 0: a configuration may hold anything."""
+    return next((config[key] for key in keys if type(config.get(key)) is int and config[key] > 0), default)
+
+
+def _widths(config: Mapping[str, Any], key: str) -> list[int]:
+    """A list of whole numbers above 0; empty if the entry is anything else, or longer than any model's."""
+    values = config.get(key)
+    if not isinstance(values, list | tuple) or len(values) > 16:
+        return []
+    return list(values) if all(type(value) is int and value > 0 for value in values) else []

@@ -51,9 +51,13 @@ def find_known_model(name: str, device_kind: str) -> KnownModel:
     try:
         source = find_model(name, offline=True, download=False)
     except (UnusableModel, LoadFailed) as error:
-        return _without_weights(name, device_kind, error)
-    dtype = dtype_on_device(source.card.dtype, device_kind)
-    return KnownModel(source.card, parts_of_folder(source.folder, dtype), dtype, "the headers of its weights")
+        known = _without_weights(name, device_kind, error)
+    else:
+        dtype = dtype_on_device(source.card.dtype, device_kind)
+        known = KnownModel(source.card, parts_of_folder(source.folder, dtype), dtype, "the headers of its weights")
+    if not known.parts:
+        raise UnusableModel(f"{known.card.label} has no component with weights.", "Choose another model.")
+    return known
 
 
 def _without_weights(name: str, device_kind: str, error: UnusableModel | LoadFailed) -> KnownModel:
@@ -127,4 +131,4 @@ def plan_of(
 def _autoencoder_scale(parts: tuple[Part, ...]) -> int:
     """Pixels on a side of one latent, for UNets; 8 where the configuration does not say."""
     channels = next((part.config.get("block_out_channels") for part in parts if part.name == "vae"), None)
-    return 2 ** (len(channels) - 1) if channels else 8
+    return 2 ** (min(len(channels), 8) - 1) if isinstance(channels, list | tuple) and channels else 8

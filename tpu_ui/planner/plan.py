@@ -1,6 +1,5 @@
 """Where a model fits: on one chip whole, by CPU offload, or only over several chips. Arithmetic; loads nothing."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -8,7 +7,7 @@ from functools import cached_property
 from tpu_ui.errors import DoesNotFit
 from tpu_ui.hardware import GIB, TpuChip
 from tpu_ui.placement import Placement
-from tpu_ui.planner.activations import Load, activation_bytes
+from tpu_ui.planner.activations import Load, activation_bytes, text_config
 from tpu_ui.planner.parts import Part
 from tpu_ui.request import MAX_BATCH, MAX_REQUEST_PIXELS
 
@@ -258,6 +257,8 @@ def _too_much(weight_bytes: int, activations: int, target: Target) -> str:
 
 
 def _can_be_split(part: Part, devices: int) -> bool:
-    config = part.config.get("text_config") or part.config
-    heads: Iterable[int | None] = (config.get("num_attention_heads"), config.get("num_key_value_heads"))
-    return part.class_name in TENSOR_PARALLEL_CLASSES and all(not count or count % devices == 0 for count in heads)
+    config = text_config(part)
+    heads = [config.get(key) for key in ("num_attention_heads", "num_key_value_heads")]
+    return part.class_name in TENSOR_PARALLEL_CLASSES and all(
+        count % devices == 0 for count in heads if type(count) is int
+    )
