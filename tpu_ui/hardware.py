@@ -25,6 +25,7 @@ class TpuChip:
 
     Attributes:
         hbm_bytes: memory of one chip. Google's pages write GB or GiB for the same figure; it is GiB.
+        available_hbm_bytes_per_device: what XLA leaves to programs and their data, of one device.
         peak_bf16_flops: FLOP/s of one chip, dense bfloat16.
         devices_per_chip: how many devices a chip shows to the runtime; they share its memory and its peak.
         pci_device_id: as in /sys/bus/pci/devices/*/device.
@@ -33,14 +34,11 @@ class TpuChip:
 
     name: str
     hbm_bytes: int
+    available_hbm_bytes_per_device: int
     peak_bf16_flops: int
     devices_per_chip: int
     pci_device_id: str
     source: str
-
-    @property
-    def hbm_bytes_per_device(self) -> int:
-        return self.hbm_bytes // self.devices_per_chip
 
     @property
     def peak_bf16_flops_per_device(self) -> int:
@@ -48,13 +46,15 @@ class TpuChip:
 
 
 # Memory and peak from the pages named; PCI device ids and devices a chip from torch_tpu 0.2.0
-# (torch_tpu/_internal/utils/hardware.py).
+# (torch_tpu/_internal/utils/hardware.py). What is available is from the message with which libtpu 0.0.52 refuses a
+# program that is too large for a chip of this kind; of a v4 from the same message on one ("of 30.75G hbm"), since the
+# compiler alone takes half a chip for a device.
 TPU_CHIPS: tuple[TpuChip, ...] = (
-    TpuChip("v4", 32 * GIB, 275 * TFLOPS, 1, "0x005e", "https://cloud.google.com/tpu/docs/v4"),
-    TpuChip("v5e", 16 * GIB, 197 * TFLOPS, 1, "0x0063", "https://cloud.google.com/tpu/docs/v5e"),
-    TpuChip("v5p", 95 * GIB, 459 * TFLOPS, 1, "0x0062", "https://cloud.google.com/tpu/docs/v5p"),
-    TpuChip("v6e", 32 * GIB, 918 * TFLOPS, 1, "0x006f", "https://cloud.google.com/tpu/docs/v6e"),
-    TpuChip("v7x", 192 * GIB, 2307 * TFLOPS, 2, "0x0076", "https://cloud.google.com/tpu/docs/tpu7x"),
+    TpuChip("v4", 32 * GIB, int(30.75 * GIB), 275 * TFLOPS, 1, "0x005e", "https://cloud.google.com/tpu/docs/v4"),
+    TpuChip("v5e", 16 * GIB, int(15.75 * GIB), 197 * TFLOPS, 1, "0x0063", "https://cloud.google.com/tpu/docs/v5e"),
+    TpuChip("v5p", 95 * GIB, int(95.73 * GIB), 459 * TFLOPS, 1, "0x0062", "https://cloud.google.com/tpu/docs/v5p"),
+    TpuChip("v6e", 32 * GIB, int(31.25 * GIB), 918 * TFLOPS, 1, "0x006f", "https://cloud.google.com/tpu/docs/v6e"),
+    TpuChip("v7x", 192 * GIB, int(94.75 * GIB), 2307 * TFLOPS, 2, "0x0076", "https://cloud.google.com/tpu/docs/tpu7x"),
 )
 
 
@@ -198,12 +198,6 @@ def find_tpu_holder(proc_root: Path = Path("/proc")) -> Holder | None:
         except OSError:
             continue  # it ended meanwhile, or belongs to another user
     return None
-
-
-def device_memory_bytes(device_kind: str, sys_root: Path = Path("/sys")) -> int | None:
-    """Bytes of memory of one device, without starting it; None where it is the host's, or only the driver knows."""
-    host = find_tpus(sys_root) if device_kind == "tpu" else None
-    return None if host is None else host.chip.hbm_bytes_per_device
 
 
 def tcmalloc_status(

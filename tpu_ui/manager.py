@@ -48,7 +48,8 @@ class PipelineManager:
     def __init__(self, runtime: Runtime, settings: Settings, default_model: str) -> None:
         self.runtime = runtime
         self.settings = settings
-        self.resolver = Resolver(runtime.kind, settings, default_model)
+        device_bytes = runtime.memory().total_bytes
+        self.resolver = Resolver(runtime.kind, settings, default_model, lambda: device_bytes)
         self.cache = CompileCache(settings.compile_cache_dir)
         self.ledger = GraphLedger(settings.ledger_path, self.cache)
         self.toolchain = runtime.toolchain() | dict(settings.compiler_flags)

@@ -51,7 +51,7 @@ class WeightFile:
 class Component:
     """One part of a pipeline; `library` and `class_name` as in model_index.json.
 
-    `config` is its JSON configuration. Schedulers and tokenizers have no weight files.
+    `config` is its JSON configuration. Schedulers and tokenizers are no models and have no weight files.
     """
 
     name: str
@@ -59,6 +59,7 @@ class Component:
     class_name: str
     config: Mapping[str, Any] = field(repr=False)
     weight_files: tuple[WeightFile, ...] = ()
+    is_model: bool = True
 
     @property
     def weight_bytes(self) -> int:
@@ -108,15 +109,15 @@ class ModelFolder:
         return max(total, key=total.__getitem__) if total else "bfloat16"
 
 
-def inspect_folder(path: str | Path) -> ModelFolder:
-    """Look into a folder in diffusers' format.
+def inspect_folder(path: str | Path, *, with_weights: bool = True) -> ModelFolder:
+    """Look into a folder in diffusers' format; `with_weights=False` reads its configurations only.
 
     Raises:
         UnusableModel: it is not one, or not complete, not safe, or makes no pictures from text.
     """
     root = Path(path)
     try:
-        return _inspect(root)
+        return _inspect(root, with_weights)
     except OSError as error:
         place = error.filename or root
         raise UnusableModel(
@@ -124,7 +125,7 @@ def inspect_folder(path: str | Path) -> ModelFolder:
         ) from error
 
 
-def _inspect(root: Path) -> ModelFolder:
+def _inspect(root: Path, with_weights: bool) -> ModelFolder:
     index = _read_model_index(root)
     pipeline_class = index.get("_class_name")
     if not isinstance(pipeline_class, str) or not pipeline_class:
@@ -138,7 +139,7 @@ def _inspect(root: Path) -> ModelFolder:
         if _is_component(value):
             if not name.isidentifier():
                 raise UnusableModel(f"{root}: model_index.json has a component named {name!r:.60}.", "Check the file.")
-            components[name] = _read_component(root, name, *value)
+            components[name] = _read_component(root, name, *value, with_weights)
     if not components:
         raise UnusableModel(f"{root}: model_index.json lists no components.", "Fetch the folder again.")
     settings = {
@@ -197,7 +198,7 @@ def _is_component(value: object) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
 
 
-def _read_component(root: Path, name: str, library: str, class_name: str) -> Component:
+def _read_component(root: Path, name: str, library: str, class_name: str, with_weights: bool) -> Component:
     folder = root / name
     if not folder.is_dir():
         raise UnusableModel(
@@ -217,9 +218,9 @@ def _read_component(root: Path, name: str, library: str, class_name: str) -> Com
     if config_name is None:
         raise UnusableModel(f"{root}: {name}/{names[0]} is missing{_unfinished(root)}.", "Fetch the model again.")
     config = _read_json(folder / config_name, f"{root}: {name}/{config_name}", _MAX_CONFIG_BYTES)
-    files = _read_weights(root, name, library) if is_model else ()
+    files = _read_weights(root, name, library) if is_model and with_weights else ()
     _check_block_counts(f"{root}: {name}", config, files)
-    return Component(name, library, class_name, config, files)
+    return Component(name, library, class_name, config, files, is_model)
 
 
 def _read_weights(root: Path, name: str, library: str) -> tuple[WeightFile, ...]:

@@ -15,7 +15,7 @@ class Placement(StrEnum):
     @property
     def explanation(self) -> str:
         return {
-            "auto": "one chip where the whole pipeline fits, else model CPU offload",
+            "auto": "one chip where the whole pipeline fits, else model CPU offload; `plan` tells why",
             "single": "the whole pipeline stays on one chip",
             "cpu_offload": "each model moves to the chip for its part only (enable_model_cpu_offload)",
         }[self.value]
@@ -32,17 +32,3 @@ def parse_placement(value: object) -> Placement:
             return placement
     allowed = ", ".join(placement.value for placement in Placement)
     raise InvalidRequest("placement", f"{shown(value)} is not a placement.", f"Choose one of {allowed}.")
-
-
-# Room for activations beside the weights: SD 3.5 Medium at 1024x1024 peaks at 1.07 times its transformer's weights, the
-# VAE's decoder needs more; the planner will know better.
-_HEADROOM = 1.25
-
-
-def choose_placement(weight_bytes: int, device_bytes: int | None) -> Placement:
-    """What AUTO means: one chip where the weights and some room fit it, else CPU offload.
-
-    `device_bytes` is None where the device's memory is the host's: there is nothing to offload to.
-    """
-    fits = device_bytes is None or weight_bytes * _HEADROOM <= device_bytes
-    return Placement.SINGLE if fits else Placement.CPU_OFFLOAD

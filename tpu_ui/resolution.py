@@ -21,6 +21,9 @@ class ResolvedRequest:
         dtype: name of the data type it runs in.
         guidance_on: classifier-free guidance will run.
         notices: what the user should know, in sentences.
+        fits: whether the planner found that it fits the device's memory; None where that memory is the host's, or is
+            not known yet.
+        placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
     """
 
     request: GenerationRequest
@@ -29,6 +32,8 @@ class ResolvedRequest:
     dtype: str
     guidance_on: bool
     notices: tuple[str, ...]
+    fits: bool | None = None
+    placement_reason: str = ""
 
     def graph_keys(self, toolchain: dict[str, str]) -> dict[Stage, GraphKey]:
         """The key of each stage, in the order in which they run."""
@@ -75,7 +80,7 @@ def resolve(
     """Fill the model's defaults in and check its limits.
 
     Args:
-        placement: what AUTO means for this model on this device.
+        placement: what AUTO means for this model on this device; AUTO leaves it open.
 
     Raises:
         InvalidRequest: a size that the model cannot make.

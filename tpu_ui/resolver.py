@@ -1,43 +1,51 @@
 """Requests resolved against the models of this machine and one device, before torch is there."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import psutil
+
 from tpu_ui import hardware
+from tpu_ui.catalogue import find_card
+from tpu_ui.model_card import ModelCard
 from tpu_ui.modes import default_mode
-from tpu_ui.placement import choose_placement
+from tpu_ui.placement import Placement
+from tpu_ui.planner.models import plan_of
+from tpu_ui.planner.parts import Part, dtype_on_device, parts_of_folder, published_parts
+from tpu_ui.planner.plan import Plan, Target
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest, resolve
 from tpu_ui.settings import Settings
 from tpu_ui.sources import ModelSource, find_model
 
-_BYTES_PER_PARAMETER = {"float32": 4, "bfloat16": 2, "float16": 2}
-
-
-def dtype_on_device(card_dtype: str, device_kind: str) -> str:
-    """The data type to run in: float16 has no hardware on a TPU, and neither half type is fast on most CPUs."""
-    if device_kind == "cpu":
-        return "float32"
-    if device_kind.startswith("tpu") and card_dtype == "float16":
-        return "bfloat16"
-    return card_dtype
-
 
 def weight_bytes_on_device(source: ModelSource, device_kind: str) -> int:
     """Bytes of a model's weights in the data type in which it runs there."""
-    return source.parameters * _BYTES_PER_PARAMETER[dtype_on_device(source.card.dtype, device_kind)]
+    parts = parts_of_folder(source.folder, dtype_on_device(source.card.dtype, device_kind))
+    return sum(part.weight_bytes for part in parts)
 
 
 class Resolver:
-    """Stateless but for its settings; safe in any thread."""
+    """Stateless but for its settings; safe in any thread.
 
-    def __init__(self, device_kind: str, settings: Settings, default_model: str) -> None:
+    Args:
+        device_bytes: tells the memory of the device, once it is open; None before.
+    """
+
+    def __init__(
+        self,
+        device_kind: str,
+        settings: Settings,
+        default_model: str,
+        device_bytes: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self.device_kind = device_kind
         self.default_model = default_model
         self._settings = settings
-        self._device_bytes = hardware.device_memory_bytes(device_kind)
+        self._device_bytes = device_bytes
 
     def resolve(self, request: GenerationRequest, *, download: bool = True) -> tuple[ResolvedRequest, ModelSource]:
-        """Check a request against its model and fill in the defaults.
+        """Check a request against its model and the device's memory, and fill in the defaults.
 
         Args:
             download: a model of the Hub that is not on this machine is fetched; otherwise it is an error.
@@ -47,13 +55,59 @@ class Resolver:
         """
         request = replace(request, model=request.model or self.default_model)
         source = find_model(request.model, offline=self._settings.offline, download=download)
-        resolved = resolve(
+        resolved = self._filled(request, source.card, source.revision)
+        return self._placed(resolved, parts_of_folder(source.folder, resolved.dtype)), source
+
+    def foresee_unseen(self, request: GenerationRequest) -> ResolvedRequest | None:
+        """The same for a model that is not on this machine yet; None for one that is not in the catalogue.
+
+        Raises:
+            TpuUiError: the request cannot run.
+        """
+        card = find_card(request.model or self.default_model)
+        if not card.is_complete:
+            return None
+        resolved = self._filled(request, card, card.revision or "")
+        return self._placed(resolved, published_parts(card.repo_id, resolved.dtype) or ())
+
+    def _filled(self, request: GenerationRequest, card: ModelCard, revision: str) -> ResolvedRequest:
+        return resolve(
             request,
-            source.card,
-            revision=source.revision,
-            dtype=dtype_on_device(source.card.dtype, self.device_kind),
+            card,
+            revision=revision,
+            dtype=dtype_on_device(card.dtype, self.device_kind),
             device_kind=self.device_kind,
             default_mode=default_mode(self.device_kind, self._settings.defer_and_fuse),
-            placement=choose_placement(weight_bytes_on_device(source, self.device_kind), self._device_bytes),
+            placement=Placement.AUTO,
         )
-        return resolved, source
+
+    def _placed(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> ResolvedRequest:
+        """Replace AUTO by what the planner decides, and refuse what cannot fit."""
+        asked = resolved.request.placement
+        plan = self._plan(resolved, parts)
+        if plan is None:
+            placement = Placement.SINGLE if asked is Placement.AUTO else asked
+            return replace(resolved, request=replace(resolved.request, placement=placement))
+        plan.check(asked)
+        if asked is not Placement.AUTO:
+            return replace(resolved, fits=True)
+        reason = f"Placed by CPU offload: {plan.sentence}." if plan.placement is Placement.CPU_OFFLOAD else ""
+        request = replace(resolved.request, placement=plan.placement)
+        return replace(resolved, request=request, fits=True, placement_reason=reason)
+
+    def _plan(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> Plan | None:
+        """None where the device's memory, or what the model needs, is not known yet."""
+        target = self._target()
+        if target is None or not parts:
+            return None
+        return plan_of(resolved.card, parts, resolved.dtype, target, resolved.request, resolved.guidance_on)
+
+    def _target(self) -> Target | None:
+        """The one device of this process."""
+        reported = self._device_bytes()
+        if self.device_kind in ("cpu", "tpu-emulated"):
+            return Target("this machine's memory", reported or psutil.virtual_memory().total, is_host=True)
+        host = hardware.find_tpus() if self.device_kind == "tpu" else None
+        if host is not None:
+            return replace(Target.of_chips(host.chip, available_bytes=reported), devices=1)
+        return None if reported is None else Target("this device", reported, unit="device")

@@ -18,11 +18,6 @@ class ModelSource:
     folder: ModelFolder
     revision: str
 
-    @property
-    def parameters(self) -> int:
-        """Numbers in all weights."""
-        return sum(component.parameters for component in self.folder.components.values())
-
 
 def find_model(name: str, *, offline: bool, download: bool = True) -> ModelSource:
     """Find a model by catalogue name, folder or Hub id, and check its files.

@@ -108,21 +108,6 @@ def _expected(forecast: Forecast) -> str:
     return f": about {duration(forecast.warmup_seconds)}{graphs}{like}{then}"
 
 
-def does_not_fit(needed_bytes: int, available_bytes: int) -> tuple[str, str]:
-    """What is wrong, and what to do."""
-    return (
-        f"Does not fit: needs {size_in_bytes(needed_bytes)} of {size_in_bytes(available_bytes)}.",
-        "Try CPU offload or a smaller model.",
-    )
-
-
-def why_offload(needed_bytes: int, available_bytes: int) -> str:
-    return (
-        f"Placed by CPU offload: {size_in_bytes(needed_bytes)} of weights leave too little of "
-        f"{size_in_bytes(available_bytes)}."
-    )
-
-
 def phase(word: Phase) -> str:
     return _PHASE_WORDS[word]
 

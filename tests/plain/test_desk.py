@@ -22,6 +22,7 @@ from tpu_ui.page import desk as desk_module
 from tpu_ui.page import following
 from tpu_ui.page.desk import Desk, Keeper, PageOptions
 from tpu_ui.page.following import Followed
+from tpu_ui.page.verdict import Judge
 from tpu_ui.preview import LatentColours, LatentPreview
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.settings import Settings
@@ -185,13 +186,40 @@ def test_failed_jobs_report_their_sentence(desk: Desk):
 
 
 def test_a_request_that_cannot_fit_is_refused_before_the_queue(desk: Desk, engine: ScriptedEngine):
-    engine.runtime.memory = lambda: SimpleNamespace(used_bytes=0, total_bytes=10)
-    request = desk.read({"placement": "single"})
+    desk.judge = Judge(desk.queue, "cuda", desk.settings, desk.options.default_model)
+    request = desk.read({"placement": "single", "width": 512, "height": 512})
+    engine.runtime.memory = lambda: SimpleNamespace(used_bytes=0, total_bytes=10**7)
     with pytest.raises(DoesNotFit):
         desk.submit(request, ANN)
     verdict = desk.verdict(request)
     assert (verdict.state, verdict.fits) == ("refused", False)
-    assert "CPU offload" in verdict.sentence
+    assert verdict.reason.startswith("Does not fit: needs 0.63 GiB of 9.54 MiB of this device.")
+
+
+def verdict_on(desk: Desk, engine: ScriptedEngine, memory_gib: float, **values: object):
+    """On a GPU of this size, with downloads allowed."""
+    settings = Settings(desk.settings.cache_dir, offline=False)
+    desk.judge = Judge(desk.queue, "cuda", settings, desk.options.default_model)
+    engine.runtime.memory = lambda: SimpleNamespace(used_bytes=0, total_bytes=int(memory_gib * 2**30))
+    return desk.verdict(desk.read(values))
+
+
+def test_the_verdict_on_a_model_that_is_not_here_yet_tells_where_it_fits(desk: Desk, engine: ScriptedEngine):
+    whole = verdict_on(desk, engine, 24, model="sd3.5-medium")
+    assert (whole.state, whole.fits, whole.reason) == ("absent", True, None)
+    offload = verdict_on(desk, engine, 12, model="sd3.5-medium")
+    assert (offload.state, offload.fits) == ("absent", True)
+    assert offload.reason == (
+        "Placed by CPU offload: weights 15.15 GiB > 12 GiB of this device; with CPU offload the largest component is "
+        "8.87 GiB (text_encoder_3)."
+    )
+    assert offload.reason in offload.sentence
+    single = verdict_on(desk, engine, 12, model="sd3.5-medium", placement="single")
+    assert (single.state, single.fits) == ("refused", False)
+    assert single.reason == "Does not fit: needs 17.65 GiB of 12 GiB of this device. Try CPU offload."
+    neither = verdict_on(desk, engine, 8, model="sd3.5-medium")
+    assert (neither.state, neither.fits) == ("refused", False)
+    assert "text_encoder_3 alone: weights 8.87 GiB > 8 GiB" in neither.reason
 
 
 def test_ignored_fields_are_told_before_the_click(desk: Desk):

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 
 from tpu_ui import __version__
-from tpu_ui.cli import bench, generate, show, warmup
+from tpu_ui.cli import bench, generate, plan, show, warmup
 from tpu_ui.errors import TpuUiError
+from tpu_ui.hardware import TPU_CHIPS
 from tpu_ui.modes import DEVICE_KINDS, ExecutionMode
 from tpu_ui.placement import Placement
 
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_generate(commands)
     _add_warmup(commands)
+    _add_plan(commands)
     _add_bench(commands)
     _add_show(commands)
     return parser
@@ -93,6 +95,16 @@ def _add_warmup(commands: argparse._SubParsersAction) -> None:
     )
     parser.add_argument("--batch", default="1", help="numbers of pictures with commas between")
     parser.add_argument("--json", action="store_true", help="print one JSON report a line")
+
+
+def _add_plan(commands: argparse._SubParsersAction) -> None:
+    parser = _command(commands, "plan", plan.run, "Tell what a model needs, and where it fits. Loads nothing.")
+    parser.add_argument("--model", help="a name from `models`, a folder in diffusers' format, or a Hub id")
+    parser.add_argument("--chip", help=f"one of {', '.join(chip.name for chip in TPU_CHIPS)}; default: this machine's")
+    parser.add_argument("--chips", default="1", help="how many chips there are")
+    parser.add_argument("--size", help="width x height in pixels; default: the model's")
+    parser.add_argument("--batch", default="1", help="number of pictures of one run")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:

@@ -56,9 +56,11 @@ class EngineOnDemand:
             self._queue.close()
 
     def _check(self, request: GenerationRequest) -> None:
-        """Refuse at once what needs no device to be refused; a model that must be downloaded is checked after that."""
-        with contextlib.suppress(NotDownloaded):
+        """Refuse at once what needs no device and no download to be refused."""
+        try:
             self._resolver.resolve(request, download=False)
+        except NotDownloaded:
+            self._resolver.foresee_unseen(request)
 
     def run(self, request: GenerationRequest, kind: JobKind = JobKind.GENERATE) -> GenerationResult:
         """Run one request and show its progress.

@@ -43,7 +43,7 @@ def models(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
-        _print_table(rows, ("id", "label", "size", "steps", "guidance", "licence", "link"))
+        print_table(rows, ("id", "label", "size", "steps", "guidance", "licence", "link"))
     return 0
 
 
@@ -79,12 +79,13 @@ def cache(options: argparse.Namespace) -> int:
         print(json.dumps({"folder": str(cache.root), "bytes": cache.total_bytes(), "keys": rows}, indent=2))
     else:
         print(f"{cache.root}: {cache.total_bytes():,} bytes of at most {settings.cache_budget_bytes:,}")
-        _print_table(rows, _CACHE_COLUMNS)
+        print_table(rows, _CACHE_COLUMNS)
     ledger.close()
     return 0
 
 
-def _print_table(rows: list[dict], columns: tuple[str, ...]) -> None:
+def print_table(rows: list[dict], columns: tuple[str, ...]) -> None:
+    """Rows as text, each column as wide as its widest cell."""
     cells = [[str(row[column]) for column in columns] for row in rows]
     widths = [max(len(text) for text in column) for column in zip(columns, *cells, strict=True)]
     for line in (columns, *cells):

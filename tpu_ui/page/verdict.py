@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
-from tpu_ui import hardware, wording
+from tpu_ui import wording
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import DoesNotFit, LoadFailed, TpuUiError, UnusableModel
 from tpu_ui.forecast import Forecast
@@ -12,13 +12,12 @@ from tpu_ui.graphs import GraphKey, Stage, WarmupState
 from tpu_ui.jobs import JobQueue
 from tpu_ui.ledger import GraphLedger
 from tpu_ui.model_card import ModelCard
-from tpu_ui.placement import Placement
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
-from tpu_ui.resolver import Resolver, weight_bytes_on_device
+from tpu_ui.resolver import Resolver
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
-from tpu_ui.sources import ModelSource, find_model
+from tpu_ui.sources import find_model
 
 
 class ForeseeingEngine(Protocol):
@@ -40,8 +39,8 @@ class Verdict:
         sentence: the same for people.
         compiles_expected, seconds_expected: None where they are not known yet.
         runs: warm runs behind the estimate.
-        fits: whether the weights fit the device's memory; None where that is not known.
-        reason: why it is refused, failed or does not fit.
+        fits: whether the request fits the device's memory by the plan; None where that is not known.
+        reason: why it is refused, failed or does not fit; for one that fits, why it is placed by CPU offload.
         nearest_warm: "WIDTHxHEIGHT" of the nearest size that is warm, for a request that is not.
     """
 
@@ -69,7 +68,7 @@ class Judge:
         self._queue = queue
         self._device_kind = device_kind
         self._offline = settings.offline
-        self._resolver = Resolver(device_kind, settings, default_model)
+        self._resolver = Resolver(device_kind, settings, default_model, self._device_bytes)
         self._started = time.monotonic()
 
     @property
@@ -93,18 +92,15 @@ class Judge:
         """
         card = self.card(request.model)
         if not self.is_local(card):
-            if card.is_complete:
-                card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
-            return self._absent(card)
-        resolved, source = self._resolver.resolve(request, download=False)
-        remarks = self._check_memory(request, resolved, source) + resolved.notices
+            return self._absent(request, card)
+        resolved, _ = self._resolver.resolve(request, download=False)
         if self._queue.engine_error is not None:
             raise self._queue.engine_error
         if self.engine is None:
             word = Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started))
         else:
             word = self._foreseen(request)
-        return replace(word, sentence=" ".join((word.sentence, *remarks)))
+        return _with_remarks(word, resolved)
 
     def card(self, model: str | None) -> ModelCard:
         """The card of a model, completed from its files where they are on this machine.
@@ -153,14 +149,16 @@ class Judge:
         except TpuUiError:
             return 0.0  # it will end at once
 
-    def _absent(self, card: ModelCard) -> Verdict:
+    def _absent(self, request: GenerationRequest, card: ModelCard) -> Verdict:
+        resolved = self._resolver.foresee_unseen(request)
         if self._offline:
             raise LoadFailed(
                 f"{card.label} is not on this machine, and downloads are switched off.",
                 "Unset HF_HUB_OFFLINE, or choose another model.",
             )
         gated = " The Hub asks for a login and for its licence to be accepted." if card.gated else ""
-        return Verdict("absent", f"{card.label} is downloaded first; how long that takes is not known yet.{gated}")
+        word = Verdict("absent", f"{card.label} is downloaded first; how long that takes is not known yet.{gated}")
+        return word if resolved is None else _with_remarks(word, resolved)
 
     def _foreseen(self, request: GenerationRequest) -> Verdict:
         resolved, foreseen = self.engine.foresee(request)
@@ -171,26 +169,12 @@ class Judge:
             compiles_expected=foreseen.compiles_expected,
             seconds_expected=foreseen.seconds,
             runs=foreseen.runs,
-            fits=True,
             reason=foreseen.reason,
             nearest_warm=nearest,
         )
 
-    def _check_memory(
-        self, request: GenerationRequest, resolved: ResolvedRequest, source: ModelSource
-    ) -> tuple[str, ...]:
-        """Refuse what cannot fit; why the planner chose CPU offload, where it did."""
-        available = hardware.device_memory_bytes(self._device_kind)
-        if available is None and self.engine is not None:
-            available = self.engine.runtime.memory().total_bytes
-        needed = weight_bytes_on_device(source, self._device_kind)
-        if available is None:
-            return ()
-        if resolved.request.placement is Placement.SINGLE and needed > available:
-            raise DoesNotFit(*wording.does_not_fit(needed, available))
-        if request.placement is Placement.AUTO and resolved.request.placement is Placement.CPU_OFFLOAD:
-            return (wording.why_offload(needed, available),)
-        return ()
+    def _device_bytes(self) -> int | None:
+        return None if self.engine is None else self.engine.runtime.memory().total_bytes
 
     def _nearest_warm(self, request: GenerationRequest, resolved: ResolvedRequest) -> str | None:
         wanted = resolved.request
@@ -207,6 +191,17 @@ class Judge:
             except TpuUiError:
                 continue
         return None
+
+
+def _with_remarks(word: Verdict, resolved: ResolvedRequest) -> Verdict:
+    """The planner's word and the notices of a request that can run."""
+    remarks = (resolved.placement_reason, *resolved.notices)
+    return replace(
+        word,
+        sentence=" ".join((word.sentence, *filter(None, remarks))),
+        fits=resolved.fits,
+        reason=word.reason or resolved.placement_reason or None,
+    )
 
 
 def _is_like(key: GraphKey, resolved: ResolvedRequest) -> bool:
