@@ -19,6 +19,8 @@ from tpu_ui.shapes import MAX_SIDE_PX, NamedSize, ShapeLadder, SizeRule
 
 MAX_TEXT_TOKENS = 512
 """No prompt is padded to more tokens than this: it is the limit of the pipelines of FLUX.1 and Stable Diffusion 3."""
+USUAL_AUTOENCODER_SCALE = 8
+"""Pixels on a side of one latent where no configuration says, as the pipelines themselves assume."""
 MAX_GRID_PX = 128
 """A folder whose sizes would have to be multiples of more than this is taken for damaged."""
 CLIP_TEXT_TOKENS = 77
@@ -93,7 +95,8 @@ def card_from_folder(folder: ModelFolder) -> ModelCard:
     """
     kind = _kind_of(folder)
     denoiser = _denoiser_config(folder)
-    scale = _autoencoder_scale(folder)
+    vae = folder.components.get("vae")
+    scale = autoencoder_scale(vae.class_name, vae.config) if vae is not None else USUAL_AUTOENCODER_SCALE
     patch = kind.patch or _whole_number(denoiser, "patch_size", 64) or 1
     # A pipeline with a fixed multiple still returns a smaller picture than asked if the autoencoder's grid is coarser.
     multiple = math.lcm(kind.fixed_multiple, scale) if kind.fixed_multiple else scale * patch
@@ -189,18 +192,16 @@ def _kind_of(folder: ModelFolder) -> PipelineKind:
     return kind
 
 
-def _autoencoder_scale(folder: ModelFolder) -> int:
-    """Pixels on a side of one latent; 8 where the configuration does not say, as the pipelines themselves assume."""
-    vae = folder.components.get("vae")
-    if vae is None:
-        return 8
-    if vae.class_name == "AutoencoderKLQwenImage":
-        stages = vae.config.get("temperal_downsample")
-        return 2 ** len(stages) if isinstance(stages, list) else 8
-    key = "encoder_block_out_channels" if vae.class_name == "AutoencoderDC" else "block_out_channels"
-    channels = vae.config.get(key)
+def autoencoder_scale(class_name: str, config: Mapping[str, Any]) -> int:
+    """Pixels on a side of one latent of an autoencoder of this class and configuration."""
+    if class_name == "AutoencoderKLQwenImage":
+        stages = config.get("temperal_downsample")
+        return 2 ** len(stages) if isinstance(stages, list | tuple) else USUAL_AUTOENCODER_SCALE
+    channels = config.get("encoder_block_out_channels" if class_name == "AutoencoderDC" else "block_out_channels")
+    if not isinstance(channels, list | tuple) or not channels:
+        return USUAL_AUTOENCODER_SCALE
     # The cap keeps a forged configuration from asking for an astronomical number; MAX_GRID_PX then refuses it.
-    return 2 ** (min(len(channels), 16) - 1) if isinstance(channels, list) and channels else 8
+    return 2 ** (min(len(channels), 16) - 1)
 
 
 def _default_size(kind: PipelineKind, denoiser: Mapping[str, Any], scale: int, rule: SizeRule) -> tuple[int, int]:

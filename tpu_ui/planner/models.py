@@ -6,7 +6,13 @@ from typing import Any
 
 from tpu_ui.catalogue import complete_card, find_card
 from tpu_ui.errors import LoadFailed, UnusableModel
-from tpu_ui.model_card import CLIP_TEXT_TOKENS, ModelCard, card_from_folder
+from tpu_ui.model_card import (
+    CLIP_TEXT_TOKENS,
+    USUAL_AUTOENCODER_SCALE,
+    ModelCard,
+    autoencoder_scale,
+    card_from_folder,
+)
 from tpu_ui.model_folder import Component, ModelFolder, inspect_folder
 from tpu_ui.planner.activations import Load
 from tpu_ui.planner.parts import (
@@ -111,7 +117,8 @@ def plan_of(
     guidance_on: bool,
 ) -> Plan:
     """The plan of a request whose defaults are filled in."""
-    scale = _autoencoder_scale(parts)
+    vae = next((part for part in parts if part.name == "vae"), None)
+    scale = autoencoder_scale(vae.class_name, vae.config) if vae is not None else USUAL_AUTOENCODER_SCALE
     multiple = card.size_rule.multiple
     is_sd3 = card.pipeline_class == "StableDiffusion3Pipeline"
     load = Load(
@@ -126,9 +133,3 @@ def plan_of(
         number_bytes=BYTES_PER_NUMBER[dtype],
     )
     return Plan(card.label, parts, load, target)
-
-
-def _autoencoder_scale(parts: tuple[Part, ...]) -> int:
-    """Pixels on a side of one latent, for UNets; 8 where the configuration does not say."""
-    channels = next((part.config.get("block_out_channels") for part in parts if part.name == "vae"), None)
-    return 2 ** (min(len(channels), 8) - 1) if isinstance(channels, list | tuple) and channels else 8
