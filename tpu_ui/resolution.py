@@ -6,7 +6,6 @@ from tpu_ui.catalogue import ModelCard
 from tpu_ui.graphs import GraphKey, Stage
 from tpu_ui.modes import ExecutionMode, check_mode_on_device
 from tpu_ui.pipeline_kinds import GuidanceKind
-from tpu_ui.placement import Placement
 from tpu_ui.request import GenerationRequest
 
 
@@ -15,14 +14,13 @@ class ResolvedRequest:
     """A request with nothing left open.
 
     Attributes:
-        request: every field set, the seed included; the placement is not AUTO.
+        request: every field set, the seed included; the placement is not AUTO once the Resolver has placed it.
         card: the model.
         revision: commit, or fingerprint of the folder.
         dtype: name of the data type it runs in.
         guidance_on: classifier-free guidance will run.
         notices: what the user should know, in sentences.
-        fits: whether the planner found that it fits the device's memory; None where that memory is the host's, or is
-            not known yet.
+        fits: True where the planner found that it fits the device's memory; None where that is not known yet.
         placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
     """
 
@@ -75,12 +73,8 @@ def resolve(
     dtype: str,
     device_kind: str,
     default_mode: ExecutionMode,
-    placement: Placement,
 ) -> ResolvedRequest:
-    """Fill the model's defaults in and check its limits.
-
-    Args:
-        placement: what AUTO means for this model on this device; AUTO leaves it open.
+    """Fill the model's defaults in and check its limits. The placement stays as it was asked for, AUTO too.
 
     Raises:
         InvalidRequest: a size that the model cannot make.
@@ -110,6 +104,5 @@ def resolve(
         steps=request.steps or card.default_steps,
         guidance=guidance,
         negative_prompt=negative_prompt,
-        placement=placement if request.placement is Placement.AUTO else request.placement,
     ).with_drawn_seed()
     return ResolvedRequest(filled, card, revision, dtype, guidance_on, tuple(notices))

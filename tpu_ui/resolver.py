@@ -43,6 +43,7 @@ class Resolver:
         self.default_model = default_model
         self._settings = settings
         self._device_bytes = device_bytes
+        self._tpus = hardware.find_tpus() if device_kind == "tpu" else None
 
     def resolve(self, request: GenerationRequest, *, download: bool = True) -> tuple[ResolvedRequest, ModelSource]:
         """Check a request against its model and the device's memory, and fill in the defaults.
@@ -78,7 +79,6 @@ class Resolver:
             dtype=dtype_on_device(card.dtype, self.device_kind),
             device_kind=self.device_kind,
             default_mode=default_mode(self.device_kind, self._settings.defer_and_fuse),
-            placement=Placement.AUTO,
         )
 
     def _placed(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> ResolvedRequest:
@@ -107,7 +107,6 @@ class Resolver:
         reported = self._device_bytes()
         if self.device_kind in ("cpu", "tpu-emulated"):
             return Target("this machine's memory", reported or psutil.virtual_memory().total, is_host=True)
-        host = hardware.find_tpus() if self.device_kind == "tpu" else None
-        if host is not None:
-            return replace(Target.of_chips(host.chip, available_bytes=reported), devices=1)
+        if self._tpus is not None:
+            return replace(Target.of_chips(self._tpus.chip, available_bytes=reported), devices=1)
         return None if reported is None else Target("this device", reported, unit="device")

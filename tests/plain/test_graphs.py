@@ -68,7 +68,9 @@ def test_each_field_changes_the_digest():
 
 # -- what decides on graphs -------------------------------------------------------------------------------------------
 
-BASE = GenerationRequest(prompt="a red star", width=256, height=192, steps=8, guidance=4.0, seed=1, batch=1)
+BASE = GenerationRequest(
+    prompt="a red star", width=256, height=192, steps=8, guidance=4.0, seed=1, batch=1, placement=Placement.SINGLE
+)
 
 
 def keys_of(request: GenerationRequest = BASE, model: str = "demo", **changes: object) -> dict[Stage, GraphKey]:
@@ -77,7 +79,6 @@ def keys_of(request: GenerationRequest = BASE, model: str = "demo", **changes: o
         "dtype": "float32",
         "device_kind": "tpu-emulated",
         "default_mode": ExecutionMode.COMPILED,
-        "placement": Placement.SINGLE,
     } | changes
     toolchain = settings.pop("toolchain", {"torch": "2.10.0"})
     return resolve(request, find_card(model), **settings).graph_keys(toolchain)

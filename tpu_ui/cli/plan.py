@@ -33,7 +33,6 @@ def run(options: argparse.Namespace) -> int:
         dtype=model.dtype,
         device_kind=_KIND,
         default_mode=ExecutionMode.COMPILED,
-        placement=Placement.AUTO,
     )
     plan = plan_of(model.card, model.parts, model.dtype, target, resolved.request, resolved.guidance_on)
     if options.json:
