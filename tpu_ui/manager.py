@@ -191,12 +191,15 @@ class PipelineManager:
                 pictures = loaded.run(resolved, observer)
             except BaseException:
                 cut_short = {stage: outcome for stage, outcome in observer.finish().items() if outcome.compiles}
-                self.ledger.record_pass({keys[s]: cut_short[s] for s in keys if s in cut_short}, whole=False)
+                self._enter(keys, cut_short, whole=False)
                 raise
             outcomes = observer.finish()
-        done = _Pass(outcomes, pictures, all(stage in outcomes for stage in keys) and observer.steps >= _PROVING_STEPS)
-        self.ledger.record_pass({keys[stage]: outcomes[stage] for stage in keys if stage in outcomes}, done.proves_warm)
+        done = _Pass(outcomes, pictures, outcomes.keys() >= keys.keys() and observer.steps >= _PROVING_STEPS)
+        self._enter(keys, outcomes, whole=done.proves_warm)
         return done
+
+    def _enter(self, keys: dict[Stage, GraphKey], outcomes: dict[Stage, StageOutcome], *, whole: bool) -> None:
+        self.ledger.record_pass({keys[stage]: outcomes[stage] for stage in keys if stage in outcomes}, whole)
 
     def _prove_warm(
         self,

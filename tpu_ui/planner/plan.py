@@ -149,6 +149,7 @@ class Plan:
     def sentence(self) -> str:
         """The decision's reason, one sentence without a capital."""
         have = f"{gib(self.target.bytes)} of {self.target.name}"
+        too_much = _too_much(self.weight_bytes, self.largest_activations, self.target)
         match self.decision:
             case Decision.SINGLE:
                 return (
@@ -157,20 +158,21 @@ class Plan:
             case Decision.CPU_OFFLOAD:
                 widest = max(self.parts, key=lambda part: part.weight_bytes)
                 return (
-                    f"{_too_much(self.weight_bytes, self.largest_activations, self.target)} > {have}; "
+                    f"{too_much} > {have}; "
                     f"with CPU offload the largest component is {gib(widest.weight_bytes)} ({widest.name})"
                 )
             case Decision.TENSOR_PARALLEL:
                 each = gib(self.tensor_parallel_bytes(self.devices_needed))
                 return (
-                    f"{_too_much(self.weight_bytes, self.largest_activations, self.target)} > {have}; "
+                    f"{too_much} > {have}; "
                     f"tensor parallel over {self.devices_needed} {self.target.unit}s takes {each} of each"
                 )
         if self.target.is_host:
-            return f"{_too_much(self.weight_bytes, self.largest_activations, self.target)} > {have}"
+            return f"{too_much} > {have}"
         widest = self.widest_part
+        way_out, _ = self._way_out()
         alone = _too_much(widest.weight_bytes, self.activations[widest.name], self.target)
-        return f"{widest.name} alone: {alone} > {have}; {self._ways_out()}"
+        return f"{widest.name} alone: {alone} > {have}; {way_out}"
 
     def check(self, placement: Placement) -> None:
         """Refuse, before anything is loaded, what one device cannot hold.
@@ -184,13 +186,13 @@ class Plan:
         needed = {Placement.SINGLE: self.single_bytes, Placement.CPU_OFFLOAD: self.offload_bytes}
         if placement is Placement.AUTO:
             if self.placement is None:
-                raise DoesNotFit(f"{self.label} does not fit: {self.sentence}.", self._remedy())
+                _, advice = self._way_out()
+                raise DoesNotFit(f"{self.label} does not fit: {self.sentence}.", advice)
         elif not self._fits(needed[placement]):
+            _, advice = self._way_out()
             raise DoesNotFit(
                 f"Does not fit: needs {gib(needed[placement])} of {gib(self.target.bytes)} of {self.target.name}.",
-                "Try CPU offload."
-                if placement is Placement.SINGLE and self._fits(self.offload_bytes)
-                else self._remedy(),
+                "Try CPU offload." if placement is Placement.SINGLE and self._fits(self.offload_bytes) else advice,
             )
 
     @property
@@ -220,25 +222,23 @@ class Plan:
         weights = self.weight_bytes if self.target.is_host else self.widest_part.weight_bytes
         return weights + self.target.program_bytes < self.target.bytes
 
-    def _ways_out(self) -> str:
+    def _way_out(self) -> tuple[str, str]:
+        """What would make it fit: as the end of a sentence, and as advice."""
         one = replace(self, load=replace(self.load, batch=1))
         if self.load.batch > 1 and one.placement is not None:
-            return f"{self.largest_batch(one.placement)} of the {self.load.batch} pictures fit in one run"
+            most = self.largest_batch(one.placement)
+            return (
+                f"{most} of the {self.load.batch} pictures fit in one run",
+                f"Ask for at most {most} picture(s) in one run, or a smaller size.",
+            )
         if self._weights_leave_room():
-            return "a smaller size takes less"
+            return "a smaller size takes less", "Ask for a smaller size, or choose a smaller model."
         if self.devices_needed is None:
-            return "tensor parallel does not make it fit"
-        return f"it needs tensor parallel over {self.devices_needed} {self.target.unit}s"
-
-    def _remedy(self) -> str:
-        one = replace(self, load=replace(self.load, batch=1))
-        if self.load.batch > 1 and one.placement is not None:
-            return f"Ask for at most {self.largest_batch(one.placement)} picture(s) in one run, or a smaller size."
-        if self._weights_leave_room():
-            return "Ask for a smaller size, or choose a smaller model."
-        if self.devices_needed is None:
-            return "Choose a smaller model."
-        return "Choose a smaller model; one process runs on one device only, so it cannot be started over several yet."
+            return "tensor parallel does not make it fit", "Choose a smaller model."
+        return (
+            f"it needs tensor parallel over {self.devices_needed} {self.target.unit}s",
+            "Choose a smaller model; one process runs on one device only, so it cannot be started over several yet.",
+        )
 
 
 def gib(count: int) -> str:
