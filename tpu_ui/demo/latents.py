@@ -9,10 +9,11 @@ import torch
 from tpu_ui.demo.components import LATENT_CHANNELS, PIXELS_PER_PATCH
 from tpu_ui.demo.progress import stream
 from tpu_ui.demo.renderer import render
-from tpu_ui.demo.scenes import Scene, sample_training_scene
+from tpu_ui.demo.scenes import FIRST_LESSON, LAST_LESSON, Scene, sample_training_scene
 from tpu_ui.demo.train_autoencoder import pixels
 
 SHARD_SCENES = 192
+FIRST_LESSON_SHARDS = 216
 COMMON_SIZES = (((256, 256), 0.3), ((192, 192), 0.2), ((384, 384), 0.05), ((320, 256), 0.03), ((256, 320), 0.03))
 """(width, height) in pixels and share of the shards; all other shards draw both sides freely from 192 to 384."""
 
@@ -61,7 +62,8 @@ class ShardStore:
     def _make(self, number: int) -> Shard:
         rng = stream(self.seed, "shard", number)
         width, height = _size(rng)
-        scenes = tuple(sample_training_scene(rng, (width, height)) for _ in range(SHARD_SCENES))
+        lesson = FIRST_LESSON if number < FIRST_LESSON_SHARDS else LAST_LESSON
+        scenes = tuple(sample_training_scene(rng, (width, height), lesson) for _ in range(SHARD_SCENES))
         path = self.folder / f"shard_{number:05d}.pt"
         if path.exists():
             return Shard(scenes, torch.load(path, weights_only=True))
@@ -75,7 +77,7 @@ def measure_latents(autoencoder, seed: int) -> tuple[float, float]:
     """Mean and standard deviation of the latents of 96 pictures of 256 x 256 pixels."""
     rng = stream(seed, "latent statistics", 0)
     latents = encode_pictures(
-        autoencoder, [render(sample_training_scene(rng, (256, 256)), 256, 256) for _ in range(96)]
+        autoencoder, [render(sample_training_scene(rng, (256, 256), FIRST_LESSON), 256, 256) for _ in range(96)]
     )
     assert latents.shape[1] == LATENT_CHANNELS
     return float(latents.mean()), float(latents.std())

@@ -9,13 +9,28 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tpu_ui.demo.vocabulary import COLOURS, OPPOSITE, PLACES, RELATIONS, SHAPES, SIZES
+from tpu_ui.demo.vocabulary import COLOURS, OPPOSITE, PLACES, PROMISED_SHAPES, RELATIONS, SHAPES, SIZES
 
 ONE_OBJECT_DIAMETER = {"small": (0.19, 0.23), "medium": (0.31, 0.36), "large": (0.46, 0.53)}
 TWO_OBJECT_DIAMETER = {"small": (0.16, 0.19), "medium": (0.245, 0.28), "large": (0.34, 0.38)}
 PLACE_X = {"left": 0.25, "right": 0.75}
 PLACE_Y = {"top": 0.25, "bottom": 0.75}
-CENTRE_GRID, DIAMETER_GRID = 16, 8  # pixels; 16 is one latent
+FINE_GRID, COARSE_GRID, DIAMETER_GRID = 16, 32, 8  # pixels; 16 is one latent, 32 one token of the transformer
+NARROW = 7 * COARSE_GRID
+"""On a shorter side than this, two large objects do not stand clear of each other on the coarse grid."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Which scenes are drawn: from these shapes, their middles on lines so many pixels apart across and down."""
+
+    shapes: tuple[str, ...]
+    grid: tuple[int, int]
+
+
+FIRST_LESSON = Lesson(SHAPES, (FINE_GRID, FINE_GRID))
+LAST_LESSON = Lesson(PROMISED_SHAPES, (FINE_GRID, COARSE_GRID))
+"""What training ends with: fewer ways in which an outline meets the tokens, which so small a model can draw surely."""
 
 
 @dataclass(frozen=True)
@@ -69,27 +84,36 @@ def _snapped_diameter(rng: np.random.Generator, limits: tuple[float, float], sho
     return DIAMETER_GRID * _pick(rng, steps)
 
 
-def _snapped_centre(value: float, side: int, diameter: int) -> float:
-    """The nearest grid line that keeps the object clear of the edges, as a fraction of the side."""
-    margin = np.ceil((diameter / 2 + 0.035 * side) / CENTRE_GRID)
-    line = np.clip(round(value * side / CENTRE_GRID), margin, side // CENTRE_GRID - margin)
-    return float(line * CENTRE_GRID / side)
+def _snapped_centre(value: float, side: int, diameter: int, grid: int) -> float:
+    """The nearest grid line, or the fine one that keeps the object clear of the edges, as a fraction of the side."""
+    grid = grid if side >= NARROW else FINE_GRID
+    margin = FINE_GRID * np.ceil((diameter / 2 + 0.035 * side) / FINE_GRID)
+    return float(np.clip(grid * round(value * side / grid), margin, side - margin) / side)
 
 
-def _placed(rng, item: tuple[str, str, str], centre: tuple[float, float], diameters: dict, size: tuple[int, int]):
+def _placed(
+    rng,
+    item: tuple[str, str, str],
+    centre: tuple[float, float],
+    diameters: dict,
+    size: tuple[int, int],
+    grid: tuple[int, int],
+):
     """The object with its jitter, moved as far inwards as it needs to keep clear of the edges."""
     diameter = _snapped_diameter(rng, diameters[item[2]], min(size))
     x, y = (
-        _snapped_centre(value + rng.uniform(-0.04, 0.04), side, diameter)
-        for value, side in zip(centre, size, strict=True)
+        _snapped_centre(value + rng.uniform(-0.04, 0.04), side, diameter, spacing)
+        for value, side, spacing in zip(centre, size, grid, strict=True)
     )
     return SceneObject(*item, x=x, y=y, diameter=diameter / min(size), tint=_tint(rng))
 
 
-def sample_scene(rng: np.random.Generator, size: tuple[int, int], objects: int | None = None) -> Scene:
+def sample_scene(
+    rng: np.random.Generator, size: tuple[int, int], objects: int | None = None, lesson: Lesson = LAST_LESSON
+) -> Scene:
     """A random scene for a canvas of (width, height) pixels; `objects` is 1 or 2 (default: either)."""
     count = objects or (1 if rng.random() < 0.4 else 2)
-    kinds = [(_pick(rng, COLOURS), _pick(rng, SHAPES), _pick(rng, SIZES)) for _ in range(count)]
+    kinds = [(_pick(rng, COLOURS), _pick(rng, lesson.shapes), _pick(rng, SIZES)) for _ in range(count)]
     if count == 2 and rng.random() < 0.1:
         kinds[1] = kinds[0]
     free = [name for name in COLOURS if name not in {colour for colour, _, _ in kinds}]
@@ -102,7 +126,7 @@ def sample_scene(rng: np.random.Generator, size: tuple[int, int], objects: int |
             next((PLACE_X[w] for w in place.split() if w in PLACE_X), 0.5),
             next((PLACE_Y[w] for w in place.split() if w in PLACE_Y), 0.5),
         )
-        item = _placed(rng, kinds[0], centre, ONE_OBJECT_DIAMETER, size)
+        item = _placed(rng, kinds[0], centre, ONE_OBJECT_DIAMETER, size, lesson.grid)
         return Scene(background, _tint(rng), slope, (item,), place=place)
     relation = _pick(rng, RELATIONS)
     along = 0.27 if relation in ("left of", "above") else 0.73
@@ -111,15 +135,15 @@ def sample_scene(rng: np.random.Generator, size: tuple[int, int], objects: int |
     if relation in ("above", "below"):
         first, second = first[::-1], second[::-1]
     pair = tuple(
-        _placed(rng, kind, centre, TWO_OBJECT_DIAMETER, size)
+        _placed(rng, kind, centre, TWO_OBJECT_DIAMETER, size, lesson.grid)
         for kind, centre in zip(kinds, (first, second), strict=True)
     )
     return Scene(background, _tint(rng), slope, pair, relation=relation)
 
 
-def sample_training_scene(rng: np.random.Generator, size: tuple[int, int]) -> Scene:
+def sample_training_scene(rng: np.random.Generator, size: tuple[int, int], lesson: Lesson = LAST_LESSON) -> Scene:
     """A random scene that shows no held-out pair."""
-    while is_held_out(scene := sample_scene(rng, size)):
+    while is_held_out(scene := sample_scene(rng, size, lesson=lesson)):
         pass
     return scene
 

@@ -10,7 +10,7 @@ from tpu_ui.demo.components import new_autoencoder
 from tpu_ui.demo.muon import Muon
 from tpu_ui.demo.progress import Checkpoint, Log, RunningMean, learning_rate_factor, seed_torch, stream
 from tpu_ui.demo.renderer import render
-from tpu_ui.demo.scenes import sample_training_scene
+from tpu_ui.demo.scenes import FIRST_LESSON, sample_training_scene
 
 STAGE = "autoencoder"
 CROPS = ((64, 24, 0.45), (96, 12, 0.3), (128, 6, 0.1), (192, 4, 0.15))
@@ -30,7 +30,7 @@ def crops(rng: np.random.Generator) -> torch.Tensor:
     batch = []
     while len(batch) < count:
         width, height = (int(32 * rng.integers(max(6, side // 32), 11)) for _ in range(2))
-        scene = sample_training_scene(rng, (width, height))
+        scene = sample_training_scene(rng, (width, height), FIRST_LESSON)
         picture = pixels(render(scene, width, height))
         for item in scene.objects:
             spread = 0.0 if rng.random() < 0.15 else item.diameter * min(width, height) * 0.5

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from tpu_ui.demo.captions import caption
 from tpu_ui.demo.components import TEXT_WIDTHS, TRANSFORMER_WIDTH, new_transformer
-from tpu_ui.demo.latents import ShardStore
+from tpu_ui.demo.latents import FIRST_LESSON_SHARDS, ShardStore
 from tpu_ui.demo.muon import Muon
 from tpu_ui.demo.progress import Checkpoint, Log, RunningMean, learning_rate_factor, seed_torch, stream
 from tpu_ui.demo.token_targets import TARGET_WIDTH, token_targets
@@ -20,6 +20,7 @@ from tpu_ui.demo.train_text import encode, token_ids
 STAGE = "denoiser"
 FIRST_SHARDS = 8
 STEPS_PER_NEW_SHARD = 24
+FIRST_LESSON_STEPS = (FIRST_LESSON_SHARDS - FIRST_SHARDS) * STEPS_PER_NEW_SHARD
 TOKENS_PER_STEP = 4480
 MUON_LEARNING_RATE = 3e-3
 ADAM_LEARNING_RATE = 2e-3
@@ -97,7 +98,8 @@ class Batches:
     @torch.no_grad()
     def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, torch.Tensor]:
         rng = stream(self.seed, STAGE, step)
-        shard = self.store[int(rng.integers(FIRST_SHARDS + step // STEPS_PER_NEW_SHARD))]
+        first, since = (0, step) if step < FIRST_LESSON_STEPS else (FIRST_LESSON_SHARDS, step - FIRST_LESSON_STEPS)
+        shard = self.store[first + int(rng.integers(FIRST_SHARDS + since // STEPS_PER_NEW_SHARD))]
         rows, columns = (side // 2 for side in shard.latents.shape[-2:])
         count = TOKENS_PER_STEP // (rows * columns + TEXT_TOKENS + 1)
         chosen = rng.choice(len(shard.scenes), size=count, replace=False)

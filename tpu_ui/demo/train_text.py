@@ -15,7 +15,7 @@ from tpu_ui.demo.captions import SLOTS, Caption, caption
 from tpu_ui.demo.components import POOLED_WIDTHS, TEXT_WIDTHS, new_text_encoders
 from tpu_ui.demo.muon import Muon
 from tpu_ui.demo.progress import Checkpoint, Log, learning_rate_factor, seed_torch, stream
-from tpu_ui.demo.scenes import sample_training_scene
+from tpu_ui.demo.scenes import FIRST_LESSON, sample_training_scene
 from tpu_ui.demo.tokenizer import TEXT_TOKENS, new_tokenizer
 
 STAGE = "text"
@@ -71,7 +71,7 @@ def _loss(logits: list[torch.Tensor], slots: torch.Tensor) -> tuple[torch.Tensor
 
 def draw_captions(rng: np.random.Generator, count: int) -> list[Caption]:
     """Captions of training scenes; fewer empty ones than the denoiser sees, since they teach nothing."""
-    return [caption(sample_training_scene(rng, (256, 256)), rng, empty=0.02) for _ in range(count)]
+    return [caption(sample_training_scene(rng, (256, 256), FIRST_LESSON), rng, empty=0.02) for _ in range(count)]
 
 
 def train(out: Path, seed: int, steps: int, save_every: int = 200):
