@@ -24,6 +24,7 @@ from tpu_ui.page.verdict import Judge, Verdict
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.request import GenerationRequest
 from tpu_ui.settings import Settings
+from tpu_ui.translations import ENGLISH, Language
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +167,8 @@ class Desk:
         self.judge.check(request)
         return self.queue.submit(request.with_drawn_seed(), owner, kind)
 
-    def verdict(self, request: GenerationRequest) -> Verdict:
-        verdict = self.judge.verdict(request)
+    def verdict(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
+        verdict = self.judge.verdict(request, say)
         return replace(verdict, sentence=self.without_paths(verdict.sentence))
 
     def warm_at_start(self, sizes: tuple[tuple[int, int], ...] | str) -> None:

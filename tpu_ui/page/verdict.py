@@ -19,6 +19,7 @@ from tpu_ui.resolver import Resolver, weight_bytes_on_device
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
 from tpu_ui.sources import ModelSource, find_model
+from tpu_ui.translations import ENGLISH, Language
 
 
 class ForeseeingEngine(Protocol):
@@ -76,16 +77,16 @@ class Judge:
     def engine(self) -> ForeseeingEngine | None:
         return self._queue.engine
 
-    def verdict(self, request: GenerationRequest) -> Verdict:
+    def verdict(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
         """The word on a request. Never raises a TpuUiError: a refusal is a verdict."""
         try:
-            return self.check(request)
+            return self.check(request, say)
         except DoesNotFit as error:
             return Verdict("refused", str(error), fits=False, reason=str(error))
         except TpuUiError as error:
             return Verdict("refused", str(error), reason=str(error))
 
-    def check(self, request: GenerationRequest) -> Verdict:
+    def check(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
         """The word on a request that can run, as far as that is known now.
 
         Raises:
@@ -95,15 +96,15 @@ class Judge:
         if not self.is_local(card):
             if card.is_complete:
                 card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
-            return self._absent(card)
+            return self._absent(card, say)
         resolved, source = self._resolver.resolve(request, download=False)
         remarks = self._check_memory(request, resolved, source) + resolved.notices
         if self._queue.engine_error is not None:
             raise self._queue.engine_error
         if self.engine is None:
-            word = Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started))
+            word = Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started, say))
         else:
-            word = self._foreseen(request)
+            word = self._foreseen(request, say)
         return replace(word, sentence=" ".join((word.sentence, *remarks)))
 
     def card(self, model: str | None) -> ModelCard:
@@ -153,21 +154,23 @@ class Judge:
         except TpuUiError:
             return 0.0  # it will end at once
 
-    def _absent(self, card: ModelCard) -> Verdict:
+    def _absent(self, card: ModelCard, say: Language) -> Verdict:
         if self._offline:
             raise LoadFailed(
                 f"{card.label} is not on this machine, and downloads are switched off.",
                 "Unset HF_HUB_OFFLINE, or choose another model.",
             )
-        gated = " The Hub asks for a login and for its licence to be accepted." if card.gated else ""
-        return Verdict("absent", f"{card.label} is downloaded first; how long that takes is not known yet.{gated}")
+        sentence = say("{model} is downloaded first; how long that takes is not known yet.", model=card.label)
+        if card.gated:
+            sentence += " " + say("The Hub asks for a login and for its licence to be accepted.")
+        return Verdict("absent", sentence)
 
-    def _foreseen(self, request: GenerationRequest) -> Verdict:
+    def _foreseen(self, request: GenerationRequest, say: Language) -> Verdict:
         resolved, foreseen = self.engine.foresee(request)
         nearest = None if foreseen.state is WarmupState.WARM else self._nearest_warm(request, resolved)
         return Verdict(
             state=foreseen.state.value,
-            sentence=wording.forecast_sentence(foreseen),
+            sentence=wording.forecast_sentence(foreseen, say),
             compiles_expected=foreseen.compiles_expected,
             seconds_expected=foreseen.seconds,
             runs=foreseen.runs,
