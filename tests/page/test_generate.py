@@ -270,10 +270,33 @@ def test_controls_have_names(page: GeneratePage):
     assert nameless == []
 
 
-def test_portuguese_labels(browser: Browser, server: Server):
-    context = browser.new_context(locale="pt-BR")
-    tab = open_page(context, server).tab
-    tab.get_by_role("button", name="Gerar", exact=True).wait_for()
+def test_portuguese(browser: Browser, server: Server):
+    """Labels, verdict and outcome of a picture, and the other tabs, in the language of the browser."""
+    context = browser.new_context(locale="pt-BR", viewport={"width": 1440, "height": 900})
+    page = open_page(context, server)
+    page.tab.get_by_role("button", name="Gerar", exact=True).wait_for()
+    page.tab.locator("#mode input").click()
+    page.tab.get_by_role("option", name="Eager estrito").wait_for()
+    page.tab.keyboard.press("Escape")
+    page.generate(prompt="a red square", width=64, height=64, steps=2, seed=5)
+    assert "Concluído 1 imagem em" in page.wait_for_panel("Concluído")
+    page.wait_for_verdict("warm")
+    assert "Aquecido. Cerca de 0," in page.verdict, page.verdict
+    page.tab.get_by_text("Este tamanho está aquecido").wait_for()
+    assert "aquecido" in page.tab.locator("#sizes label.selected").inner_text()
+    page.tab.locator("#gallery").get_by_text("semente 5").first.wait_for()
+    page.tab.click("#report-box button")
+    assert "Grafos compilados" in page.tab.inner_text("#report")
+    page.fill(width=63)
+    page.wait_for_verdict("refused")
+    assert "Não pode ser executado." in page.verdict
+    for name, words in {
+        "Aquecimento": "Último uso", "Histórico": "Escolha uma imagem", "PNG": "Solte uma imagem",
+        "Sistema": "Promessas de aquecimento",
+    }.items():  # fmt: skip
+        page.tab.get_by_role("tab", name=name).click()
+        page.tab.get_by_text(words).first.wait_for()
+    assert page.faults == []
     context.close()
 
 

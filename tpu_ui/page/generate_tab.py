@@ -98,7 +98,7 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
                     text("cancel"), variant="secondary", interactive=False, elem_id="cancel", min_width=90
                 )
             verdict = gr.HTML(elem_id="verdict", container=False, padding=False)
-            nearest = gr.Button("", size="sm", elem_id="nearest", interactive=False, elem_classes="quiet")
+            nearest = gr.Button("\u00a0", size="sm", elem_id="nearest", interactive=False, elem_classes="quiet")
         with gr.Column(elem_id="settings"):
             model = gr.Dropdown(
                 desk.model_choices(), value=desk.default_model_id, label=text("model"), elem_id="model",

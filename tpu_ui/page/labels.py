@@ -1,9 +1,8 @@
-"""The page's fixed labels in English and Portuguese, chosen in the browser; and whose sentences the server writes."""
+"""The page's fixed labels in English and Portuguese, chosen in the browser; sentences follow them."""
 
 import gradio as gr
 
-from tpu_ui import translations as sentences
-from tpu_ui.translations import Language
+from tpu_ui.translations import Language, chosen_by
 
 _TEXTS: dict[str, tuple[str, str]] = {
     "generate": ("Generate", "Gerar"),
@@ -50,7 +49,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
 
 def language_of(request: gr.Request) -> Language:
     """The language of a page's sentences: that of its labels."""
-    return sentences.chosen_by(request.headers.get("accept-language"))
+    return chosen_by(request.headers.get("accept-language"))
 
 
 def translations() -> gr.I18n:
