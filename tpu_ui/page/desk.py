@@ -188,16 +188,18 @@ class Desk:
         while self.judge.engine is None:
             if self.queue.engine_error is not None or self._stop.wait(0.5):
                 return
-        sizes = dict.fromkeys(
-            (record.key.width, record.key.height)
-            for record in self.judge.engine.ledger.records()
-            if record.key.model == self.default_model_id and record.key.stage == Stage.LATENTS
+        keys = [record.key for record in self.judge.engine.ledger.records()]
+        shapes = dict.fromkeys(
+            (key.width, key.height, key.batch, key.mode, key.placement)
+            for key in keys
+            if key.model == self.default_model_id and key.stage == Stage.LATENTS
         )
-        for width, height in list(sizes)[:_WARMED_LAST]:
+        names = ("width", "height", "batch", "mode", "placement")
+        for shape in list(shapes)[:_WARMED_LAST]:
             try:
-                self.submit(self.read({"width": width, "height": height}), WARM_OWNER, JobKind.WARM_UP)
+                self.submit(self.read(dict(zip(names, shape, strict=True))), WARM_OWNER, JobKind.WARM_UP)
             except TpuUiError as error:
-                log.warning("%d×%d is not warmed up: %s", width, height, error)
+                log.warning("%d×%d is not warmed up: %s", *shape[:2], error)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
