@@ -141,7 +141,7 @@ def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
         context = browser.new_context(locale="en-US")
         context.set_default_timeout(20_000)
         page = open_page(context, server)
-        page.generate(prompt="the one that ran", width=256, height=256, batch=4, steps=200)
+        page.generate(prompt="the one that ran", width=192, height=192, batch=2, steps=200)
         page.wait_for_panel("Denoising")
         page.generate(prompt="the one that waited", steps=1)
         page.tab.locator("#panel").get_by_text("1 more job of yours in the queue").wait_for()
@@ -153,7 +153,7 @@ def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
         page.tab.close()
         server.wait_for_metric(ended("cancelled"), 1, seconds=GRACE_SECONDS + 15)
         assert server.metric("tpu_ui_queue_jobs") == 0
-        server.wait_for_metric(ended("done"), 1, seconds=120)
+        server.wait_for_metric(ended("done"), 1, seconds=300)
         page = open_page(context, server)
         page.tab.get_by_role("tab", name="History").click()
         page.tab.locator("#history").get_by_text("the one that ran").first.wait_for()
