@@ -270,7 +270,7 @@ def test_every_way_to_save_a_picture_keeps_its_settings(page: GeneratePage, tmp_
         page.tab.locator("#gallery .thumbnail-item").nth(number).click()
         page.tab.locator("#gallery").get_by_text(f"seed {seed}").first.wait_for()
         with page.tab.expect_download() as download:
-            page.tab.locator("#gallery").get_by_role("link", name="Download").click()
+            page.tab.locator("#gallery").get_by_role("button", name="Download").click()
         saved = tmp_path / f"{seed}.png"
         download.value.save_as(saved)
         with urllib.request.urlopen(page.tab.locator("#gallery .preview img").first.get_attribute("src")) as answer:
