@@ -1,12 +1,15 @@
 """app.py as a process: how it starts, who may use it, how it ends."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gradio_client import Client
+from gradio_client.exceptions import AppError
+from PIL import Image
 from playwright.sync_api import Browser
 
 from tests.page.conftest import open_page
@@ -15,17 +18,21 @@ from tests.page.hurried_app import GRACE_SECONDS
 from tests.page.server import Server
 
 LOGIN = "qa:pw-TESTONLY"
+SECRETS = ("pw-TESTONLY", "hf_TESTONLY123")
+HOME = "home-of-qa"
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With a login from a file, a share link that cannot be opened, a token in the environment, and debug logging."""
+def guarded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A login from a file, a share link that cannot be opened, a token, debug logging, a model in the home folder."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "logins").write_text(LOGIN + "\n")
+    model = folder / HOME / "models" / "sd3"
+    shutil.copytree(tiny_model, model)
     server = Server(
         folder / "cache", "--device", "cpu", "--share", "--auth", str(folder / "logins"), "--log-level", "debug",
+        "--model", str(model), HOME=str(folder / HOME), HF_TOKEN="hf_TESTONLY123",
         HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9", NO_PROXY="127.0.0.1,localhost",
-        HF_TOKEN="hf_TESTONLY123",
     )  # fmt: skip
     try:
         server.wait_until_up()
@@ -49,10 +56,36 @@ def test_failed_share_link_leaves_the_page_up(guarded: Server):
 
 
 def test_secrets_are_nowhere(guarded: Server):
-    command = Path(f"/proc/{guarded.process.pid}/cmdline").read_bytes()
-    for secret in ("pw-TESTONLY", "hf_TESTONLY123"):
+    """After a picture, a refusal, a model that cannot be loaded and one picture that cannot be saved."""
+    client = Client(guarded.url, auth=tuple(LOGIN.split(":")), verbose=False)
+    pictures, report = client.predict(steps=1, api_name="/generate")
+    assert report["model"] == "sd3"
+    with Image.open(pictures[0]) as picture:
+        told = [str(report), str(picture.text), str(client.predict(api_name="/models"))]
+    outputs = guarded.cache / "outputs"
+    kept = [path.read_bytes().decode(errors="replace") for path in outputs.iterdir() if path.is_file()]
+    assert len(kept) >= 2  # the picture and the history
+    outputs.rename(guarded.cache / "moved")
+    outputs.write_text("a file where the folder was")
+    for wrong in ({"width": 63}, {"model": "sdxl"}, {"model": "/nowhere"}, {"steps": 1}):
+        with pytest.raises(AppError) as refusal:
+            client.predict(**wrong, api_name="/generate")
+        told.append(str(refusal.value))
+    outputs.unlink()
+    (guarded.cache / "moved").rename(outputs)
+    cookie = {"Cookie": "; ".join(f"{name}={value}" for name, value in client.cookies.items())}
+    for address in ("/", "/config", "/gradio_api/info", "/metrics"):
+        told.append(guarded.get(address, cookie)[1].decode())
+    assert "tpu_ui" in told[-3]
+    told += kept
+    told.append(str(client.predict(api_name="/status")))
+    for secret in (*SECRETS, HOME):
+        assert [text[:300] for text in told if secret in text] == []
+    command = Path(f"/proc/{guarded.process.pid}/cmdline").read_bytes().decode()
+    for secret in SECRETS:
         assert secret not in guarded.log
-        assert secret.encode() not in command
+        assert secret not in command
+    assert "Traceback" not in "".join(told)
 
 
 def test_starts_as_a_space_and_ends_quietly(tmp_path: Path, browser: Browser):
