@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from tpu_ui.errors import InvalidRequest, ModeNotAllowed, shown
+from tpu_ui.translations import marked
 
 DEVICE_KINDS = ("tpu", "tpu-emulated", "cuda", "cpu")
 
@@ -16,7 +17,11 @@ class ExecutionMode(StrEnum):
 
     @property
     def label(self) -> str:
-        return {"strict": "Strict eager", "fused": "Fused eager", "compile": "Compiled"}[self.value]
+        return {
+            "strict": marked("Strict eager"),
+            "fused": marked("Fused eager"),
+            "compile": marked("Compiled"),
+        }[self.value]
 
     @property
     def explanation(self) -> str:

@@ -1,42 +1,54 @@
-"""States, forecasts, progress, memory and errors as text for people. Pure functions; no markup."""
+"""States, forecasts, progress, memory and errors as text for people. Pure functions; no markup.
+
+`say` is the language. Errors, and the notices that stand in a report, are English in all of them.
+"""
 
 from tpu_ui.errors import TpuUiError
 from tpu_ui.events import Phase, Progress
 from tpu_ui.forecast import Forecast
 from tpu_ui.graphs import WarmupState
 from tpu_ui.report import Report
+from tpu_ui.translations import ENGLISH, Language, marked
 
-NOT_KNOWN = "not known yet"
+NOT_KNOWN = marked("not known yet")
 
 _STATE_WORDS = {
-    WarmupState.WARM: "Warm",
-    WarmupState.ON_DISK: "On disk",
-    WarmupState.COMPILING: "Compiling now",
-    WarmupState.COLD: "Cold",
-    WarmupState.FAILED: "Failed the last time",
+    WarmupState.WARM: marked("Warm"),
+    WarmupState.ON_DISK: marked("On disk"),
+    WarmupState.COMPILING: marked("Compiling now"),
+    WarmupState.COLD: marked("Cold"),
+    WarmupState.FAILED: marked("Failed the last time"),
+}
+
+_SHORT_STATE_WORDS = {
+    "warm": marked("warm"),
+    "on_disk": marked("on disk"),
+    "compiling": marked("compiling"),
+    "cold": marked("cold"),
+    "failed": marked("failed"),
 }
 
 _PHASE_WORDS = {
-    Phase.QUEUED: "Waiting in the queue",
-    Phase.LOADING: "Loading the model",
-    Phase.PLACING: "Placing the model on the device",
-    Phase.COMPILING: "Compiling",
-    Phase.ENCODING: "Reading the prompt",
-    Phase.DENOISING: "Denoising",
-    Phase.DECODING: "Decoding the picture",
-    Phase.VERIFYING: "Checking that nothing is left to compile",
-    Phase.DONE: "Finishing",
+    Phase.QUEUED: marked("Waiting in the queue"),
+    Phase.LOADING: marked("Loading the model"),
+    Phase.PLACING: marked("Placing the model on the device"),
+    Phase.COMPILING: marked("Compiling"),
+    Phase.ENCODING: marked("Reading the prompt"),
+    Phase.DENOISING: marked("Denoising"),
+    Phase.DECODING: marked("Decoding the picture"),
+    Phase.VERIFYING: marked("Checking that nothing is left to compile"),
+    Phase.DONE: marked("Finishing"),
 }
 
 
-def duration(seconds: float | None) -> str:
+def duration(seconds: float | None, say: Language = ENGLISH) -> str:
     """Seconds as a person says them: "0.8 s", "12 s", "1 min 30 s", "2 h 5 min"."""
     if seconds is None:
-        return NOT_KNOWN
+        return say(NOT_KNOWN)
     if seconds < 0.095:
-        return f"{max(seconds, 0.01):.2f} s"
+        return f"{say.number(max(seconds, 0.01), 2)} s"
     if seconds < 9.95:
-        return f"{seconds:.1f} s"
+        return f"{say.number(seconds, 1)} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -45,99 +57,114 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
 
 
-def size_in_bytes(count: int | float | None) -> str:
+def size_in_bytes(count: int | float | None, say: Language = ENGLISH) -> str:
     """Bytes with a decimal unit: "512 B", "1.2 MB", "22.5 GB"."""
     if count is None:
-        return NOT_KNOWN
+        return say(NOT_KNOWN)
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.5:
-            return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
+            return f"{say.number(value, 0 if unit == 'B' or value >= 99.5 else 1)} {unit}"
         value /= 1000
-    return f"{value:.1f} TB"
+    return f"{say.number(value, 1)} TB"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+def graphs(number: int, say: Language = ENGLISH) -> str:
+    return say.counted(number, "{number} graph", "{number} graphs")
 
 
-def state(word: str | WarmupState) -> str:
+def state(word: str | WarmupState, say: Language = ENGLISH) -> str:
     """A warm-up state by its word in reports."""
     try:
-        return _STATE_WORDS[WarmupState(word)]
+        return say(_STATE_WORDS[WarmupState(word)])
     except ValueError:
         return str(word)
 
 
-def short_state(word: str | WarmupState) -> str:
+def short_state(word: str | WarmupState, say: Language = ENGLISH) -> str:
     """The same for a crowded place: a list of sizes, a table."""
-    return {"failed": "failed", "compiling": "compiling", "on_disk": "on disk"}.get(str(word), str(word))
+    return say(_SHORT_STATE_WORDS.get(str(word), str(word)))
 
 
-def forecast_sentence(forecast: Forecast) -> str:
+def forecast_sentence(forecast: Forecast, say: Language = ENGLISH) -> str:
     """What will happen on a click, with what that is known from."""
-    run = duration(forecast.run_seconds)
+    run = duration(forecast.run_seconds, say)
     match forecast.state:
         case WarmupState.WARM if forecast.run_seconds is None:
-            return "Nothing is left to compile. How long it takes is not known yet."
+            return say("Nothing is left to compile. How long it takes is not known yet.")
         case WarmupState.WARM:
-            known_from = f" (from {counted(forecast.runs, 'run')})" if forecast.runs else " (from like sizes)"
-            return f"About {run}{known_from}."
+            source = say(" (from like sizes)")
+            if forecast.runs:
+                source = say.counted(forecast.runs, " (from {number} run)", " (from {number} runs)")
+            return say("About {run}{source}.", run=run, source=source)
+        case WarmupState.ON_DISK if forecast.warmup_seconds is None and forecast.run_seconds is None:
+            return say("Its graphs are read from disk first. How long that takes is not known yet.")
         case WarmupState.ON_DISK if forecast.warmup_seconds is None:
-            then = "" if forecast.run_seconds is None else f", then about {run}"
-            return f"Its graphs are read from disk first{then}. How long that takes is not known yet."
+            return say(
+                "Its graphs are read from disk first, then about {run}. How long that takes is not known yet.", run=run
+            )
         case WarmupState.ON_DISK:
-            then = "" if forecast.run_seconds is None else f", then {run}"
-            return f"About {duration(forecast.warmup_seconds)} to read its graphs{then}."
+            reading = duration(forecast.warmup_seconds, say)
+            if forecast.run_seconds is None:
+                return say("About {reading} to read its graphs.", reading=reading)
+            return say("About {reading} to read its graphs, then {run}.", reading=reading, run=run)
         case WarmupState.FAILED:
-            why = f" {forecast.reason}" if forecast.reason else ""
-            return f"The last try to compile this failed.{why}"
+            return " ".join(filter(None, (say("The last try to compile this failed."), forecast.reason)))
         case WarmupState.COMPILING:
-            return f"It is being compiled now{_expected(forecast)}."
+            return say("It is being compiled now{expected}.", expected=_expected(forecast, say))
     if forecast.warmup_seconds is None:
-        return "Compiles first. How long that takes is not known yet."
-    return f"Compiles first{_expected(forecast)}."
+        return say("Compiles first. How long that takes is not known yet.")
+    return say("Compiles first{expected}.", expected=_expected(forecast, say))
 
 
-def _expected(forecast: Forecast) -> str:
+def _expected(forecast: Forecast, say: Language) -> str:
     if forecast.warmup_seconds is None:
         return ""
-    graphs = "" if not forecast.compiles_expected else f", {counted(forecast.compiles_expected, 'graph')}"
-    like = " (from like sizes)" if forecast.compared_with else ""
-    then = "" if forecast.run_seconds is None else f", then {duration(forecast.run_seconds)}"
-    return f": about {duration(forecast.warmup_seconds)}{graphs}{like}{then}"
+    run = forecast.run_seconds
+    return say(
+        ": about {warmup}{graphs}{source}{then}",
+        warmup=duration(forecast.warmup_seconds, say),
+        graphs="" if not forecast.compiles_expected else f", {graphs(forecast.compiles_expected, say)}",
+        source=say(" (from like sizes)") if forecast.compared_with else "",
+        then="" if run is None else say(", then {run}", run=duration(run, say)),
+    )
 
 
-def phase(word: Phase) -> str:
-    return _PHASE_WORDS[word]
+def phase(word: Phase, say: Language = ENGLISH) -> str:
+    return say(_PHASE_WORDS[word])
 
 
-def progress_line(progress: Progress, elapsed_seconds: float | None = None) -> str:
+def progress_line(progress: Progress, elapsed_seconds: float | None = None, say: Language = ENGLISH) -> str:
     """One line on a running job.
 
     Args:
         elapsed_seconds: since the phase began, where the reader knows it better than the event.
     """
-    elapsed = progress.elapsed_seconds if elapsed_seconds is None else elapsed_seconds
+    seconds = progress.elapsed_seconds if elapsed_seconds is None else elapsed_seconds
+    elapsed = duration(seconds, say)
     match progress.phase:
         case Phase.QUEUED:
-            return waiting_line(progress.position or 0, None)
+            return waiting_line(progress.position or 0, None, say)
         case Phase.LOADING if progress.bytes_total:
-            part = f" · {progress.detail}" if progress.detail else ""
-            return f"{size_in_bytes(progress.bytes_done)} of {size_in_bytes(progress.bytes_total)}{part}"
+            done, total = (size_in_bytes(count, say) for count in (progress.bytes_done, progress.bytes_total))
+            return " · ".join(filter(None, (say("{done} of {total}", done=done, total=total), progress.detail)))
         case Phase.COMPILING | Phase.VERIFYING if progress.graphs is not None:
-            known = progress.graphs_expected is not None and progress.graphs <= progress.graphs_expected
-            of = f" of {progress.graphs_expected}" if known and progress.graphs_expected else ""
-            graphs = "graph" if progress.graphs == 1 and not of else "graphs"
-            return f"{progress.graphs}{of} {graphs} · {duration(elapsed)} so far"
+            made, expected = progress.graphs, progress.graphs_expected
+            if expected and made <= expected:
+                part = say("{done} of {total}", done=made, total=expected)
+                return say("{graphs} graphs · {elapsed} so far", graphs=part, elapsed=elapsed)
+            if made == 1:
+                return say("{graphs} graph · {elapsed} so far", graphs=made, elapsed=elapsed)
+            return say("{graphs} graphs · {elapsed} so far", graphs=made, elapsed=elapsed)
         case Phase.DENOISING | Phase.VERIFYING if progress.step is not None and progress.steps:
-            line = f"step {progress.step} of {progress.steps}"
+            parts = [say("step {step} of {steps}", step=progress.step, steps=progress.steps)]
             if progress.seconds_per_step is not None:
-                left = progress.seconds_per_step * (progress.steps - progress.step)
-                line += f" · {duration(progress.seconds_per_step)} a step"
-                line += f" · {duration(left)} left" if progress.step < progress.steps else ""
-            return line
-    return f"{duration(elapsed)} so far" if elapsed >= 1 else ""
+                parts.append(say("{seconds} a step", seconds=duration(progress.seconds_per_step, say)))
+                if progress.step < progress.steps:
+                    left = progress.seconds_per_step * (progress.steps - progress.step)
+                    parts.append(say("{seconds} left", seconds=duration(left, say)))
+            return " · ".join(parts)
+    return say("{elapsed} so far", elapsed=elapsed) if seconds >= 1 else ""
 
 
 def progress_fraction(progress: Progress) -> float | None:
@@ -154,61 +181,71 @@ def progress_fraction(progress: Progress) -> float | None:
     return None
 
 
-def waiting_line(jobs_ahead: int, wait_seconds: float | None) -> str:
+def waiting_line(jobs_ahead: int, wait_seconds: float | None, say: Language = ENGLISH) -> str:
     """A place in the queue, and the wait if everything before it is known."""
     if jobs_ahead <= 0:
-        return "next in the queue"
-    wait = f"about {duration(wait_seconds)} to wait" if wait_seconds is not None else f"wait {NOT_KNOWN}"
-    return f"{counted(jobs_ahead, 'job')} before this one · {wait}"
+        return say("next in the queue")
+    wait = say("wait not known yet")
+    if wait_seconds is not None:
+        wait = say("about {wait} to wait", wait=duration(wait_seconds, say))
+    return f"{say.counted(jobs_ahead, '{number} job before this one', '{number} jobs before this one')} · {wait}"
 
 
-def starting(device: str, elapsed_seconds: float) -> str:
-    return f"The device ({device}) is starting: torch is loading, {duration(elapsed_seconds)} so far."
+def starting(device: str, elapsed_seconds: float, say: Language = ENGLISH) -> str:
+    return say(
+        "The device ({device}) is starting: torch is loading, {elapsed} so far.",
+        device=device,
+        elapsed=duration(elapsed_seconds, say),
+    )
 
 
-def cancelling(is_compiling: bool) -> str:
+def cancelling(is_compiling: bool, say: Language = ENGLISH) -> str:
     if is_compiling:
-        return "A running compile cannot be stopped; the job ends when this compile ends."
-    return "The job ends after the step that is running."
+        return say("A running compile cannot be stopped; the job ends when this compile ends.")
+    return say("The job ends after the step that is running.")
 
 
 def failure(error: TpuUiError | None) -> str:
     return str(error) if error is not None else "The request failed."
 
 
-def outcome(report: Report) -> str:
+def outcome(report: Report, say: Language = ENGLISH) -> str:
     """One sentence on a finished request."""
-    seconds = duration(report.timings.total)
-    pictures = counted(len(report.seeds), "picture")
+    pictures = say.counted(len(report.seeds), "{number} picture", "{number} pictures")
+    made = {"pictures": pictures, "total": duration(report.timings.total, say)}
     if report.new_compiles:
-        compiled = counted(report.new_compiles, "graph")
-        return f"{pictures} in {seconds}; {compiled} compiled in {duration(report.timings.compile)}."
+        compiled = {"graphs": graphs(report.new_compiles, say), "compile": duration(report.timings.compile, say)}
+        return say("{pictures} in {total}; {graphs} compiled in {compile}.", **made, **compiled)
     if report.was_warm:
-        return f"{pictures} in {seconds}, warm as promised: nothing was compiled."
+        return say("{pictures} in {total}, warm as promised: nothing was compiled.", **made)
     if report.state_before == WarmupState.ON_DISK:
-        return f"{pictures} in {seconds}; graphs came from disk, nothing was compiled."
-    return f"{pictures} in {seconds}; nothing was compiled."
+        return say("{pictures} in {total}; graphs came from disk, nothing was compiled.", **made)
+    return say("{pictures} in {total}; nothing was compiled.", **made)
 
 
-def report_rows(report: Report) -> list[tuple[str, str]]:
+def report_rows(report: Report, say: Language = ENGLISH) -> list[tuple[str, str]]:
     """The report as names and values, for a table."""
     timings = report.timings
     phases = {
-        "load": timings.load,
-        "compile": timings.compile,
-        "encode": timings.encode,
-        "denoise": timings.denoise,
-        "decode": timings.decode,
+        say("load"): timings.load,
+        say("compile"): timings.compile,
+        say("encode"): timings.encode,
+        say("denoise"): timings.denoise,
+        say("decode"): timings.decode,
     }
-    spent = ", ".join(f"{name} {duration(seconds)}" for name, seconds in phases.items() if seconds >= 0.005)
-    rows = [("Before the run", state(report.state_before or "")), ("Graphs compiled", f"{report.new_compiles:,}")]
+    spent = ", ".join(f"{name} {duration(seconds, say)}" for name, seconds in phases.items() if seconds >= 0.005)
+    rows = [
+        (say("Before the run"), state(report.state_before or "", say)),
+        (say("Graphs compiled"), say.number(report.new_compiles)),
+    ]
     if report.why_compiled:
-        rows.append(("Why it compiled", "; ".join(report.why_compiled)))
-    rows.append(("Time", f"{duration(timings.total)}" + (f" ({spent})" if spent else "")))
+        rows.append((say("Why it compiled"), "; ".join(report.why_compiled)))
+    rows.append((say("Time"), duration(timings.total, say) + (f" ({spent})" if spent else "")))
     if report.seconds_per_step is not None:
-        rows.append(("A step", duration(report.seconds_per_step)))
+        rows.append((say("A step"), duration(report.seconds_per_step, say)))
     if report.peak_memory_bytes:
-        rows.append(("Most memory in use", size_in_bytes(report.peak_memory_bytes)))
-    rows.append(("Ran as", f"{report.mode}, {report.placement}, on {report.device}"))
-    rows += [("Note", notice) for notice in report.notices]
+        rows.append((say("Most memory in use"), size_in_bytes(report.peak_memory_bytes, say)))
+    ran = say("{mode}, {placement}, on {device}", mode=report.mode, placement=report.placement, device=report.device)
+    rows.append((say("Ran as"), ran))
+    rows += [(say("Note"), notice) for notice in report.notices]
     return rows

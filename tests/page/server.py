@@ -40,9 +40,16 @@ def make_tiny_model(folder: Path) -> Path:
 
 
 class Server:
-    """A running app.py."""
+    """A running app.py, or what is started in its place."""
 
-    def __init__(self, cache: Path, *arguments: str, port: int | None = None, **environ: str) -> None:
+    def __init__(
+        self,
+        cache: Path,
+        *arguments: str,
+        port: int | None = None,
+        program: tuple[str, ...] = ("app.py",),
+        **environ: str,
+    ) -> None:
         self.cache = cache
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -50,7 +57,7 @@ class Server:
         unwanted = {name: "" for name in os.environ if name.startswith("TPU_UI_")}
         self._log = self.log_path.open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "app.py", *arguments],
+            [sys.executable, *program, *arguments],
             cwd=ROOT,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -96,6 +103,14 @@ class Server:
             if line.startswith(line_start):
                 return float(line.rsplit(" ", 1)[1])
         return 0.0
+
+    def wait_for_metric(self, line_start: str, value: float, seconds: float) -> None:
+        """Until a metric has reached a value."""
+        self._wait(lambda: self.metric(line_start) >= value, seconds, f"{line_start} did not come to {value:g}")
+
+    def wait_for_line(self, words: str, seconds: float) -> None:
+        """Until the words stand in the log."""
+        self._wait(lambda: words in self.log, seconds, f"{words!r} was not logged")
 
     def stop(self) -> int:
         """End it as a system does, and return its exit code."""

@@ -1,13 +1,17 @@
 """Every named endpoint, as other programs call it."""
 
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from gradio_client import Client
 from gradio_client.exceptions import AppError
 from PIL import Image
 
+from tests.page.driver import GeneratePage
+from tests.page.posts import functions, join, post, send
 from tests.page.server import Server
 from tpu_ui.recipe import read_recipe
 
@@ -22,6 +26,11 @@ def client(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Client:
 @pytest.fixture
 def stranger(server: Server) -> Client:
     return Client(server.url, verbose=False)
+
+
+def recipe_of(picture: str) -> dict:
+    """The settings that stand in a downloaded PNG."""
+    return read_recipe(Path(picture).read_bytes()).fields
 
 
 def wait_for(client: Client, job: str, *states: str, seconds: float = 60) -> dict:
@@ -51,8 +60,7 @@ def test_generate_in_five_lines(server: Server):
     assert Image.open(pictures[0]).size == (64, 64)
     assert report["seeds"] == [7]
     assert report["ok"]
-    with open(pictures[0], "rb") as file:
-        assert read_recipe(file.read()).fields["seed"] == 7
+    assert recipe_of(pictures[0])["seed"] == 7
 
 
 def test_verdict_and_report_agree(client: Client):
@@ -86,8 +94,7 @@ def test_verdict_of_a_cold_and_of_a_refused_size(client: Client):
 def test_seeds_are_used_as_given(client: Client, seed: int):
     pictures, report = client.predict(steps=1, seed=seed, api_name="/generate")
     assert report["seeds"] == [seed]
-    with open(pictures[0], "rb") as file:
-        assert read_recipe(file.read()).fields["seed"] == seed
+    assert recipe_of(pictures[0])["seed"] == seed
 
 
 @pytest.mark.parametrize("seed", [-1, -5, None])
@@ -103,6 +110,7 @@ def test_seed_is_drawn(client: Client, seed: int | None):
         ({"seed": True}, "seed"),
         ({"seed": "7"}, "seed"),
         ({"seed": 2**63}, "seed"),
+        ({"seed": 2**64 - 1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"width": 16384, "height": 16384}, "width"),
         ({"width": -64}, "width"),
@@ -136,7 +144,9 @@ def test_wrong_values_are_refused_at_once(client: Client, server: Server, wrong:
 
 def test_long_prompt_says_what_is_cut(client: Client):
     prompt = "a plain grey wall, " * 400 + "and one red bicycle"
-    _, report = client.predict(prompt, steps=1, api_name="/generate")
+    client.predict("a wall", steps=1, api_name="/generate")
+    pictures, report = client.predict(prompt, steps=1, api_name="/generate")
+    assert recipe_of(pictures[0])["prompt"] == prompt
     assert any("cut off" in notice and "bicycle" in notice for notice in report["notices"]), report["notices"]
     assert report["new_compiles"] == 0
 
@@ -187,16 +197,107 @@ def test_status_of_the_server(client: Client):
     assert status["device_state"] == "ready"
 
 
-def test_three_clients_at_once_get_their_own(server: Server):
-    def four(name: str) -> list[tuple[str, int]]:
+def test_three_clients_at_once_get_their_own(page: GeneratePage, server: Server):
+    """One uses the form, two the API: four pictures for each, with its own prompt and seed."""
+
+    def by_api(name: str) -> list[tuple[str, int]]:
         client = Client(server.url, verbose=False)
         made = []
         for i in range(1, 5):
             pictures, report = client.predict(f"{name}{i}", seed=ord(name) + i, steps=2, api_name="/generate")
-            with open(pictures[0], "rb") as file:
-                made.append((read_recipe(file.read()).fields["prompt"], report["seeds"][0]))
+            made.append((recipe_of(pictures[0])["prompt"], report["seeds"][0]))
         return made
 
-    with ThreadPoolExecutor(3) as pool:
-        for name, made in zip("ABC", pool.map(four, "ABC"), strict=True):
-            assert made == [(f"{name}{i}", ord(name) + i) for i in range(1, 5)]
+    with ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(by_api, name) for name in "BC"]
+        for i in range(1, 5):
+            page.generate(prompt=f"A{i}", seed=ord("A") + i, steps=2)
+            page.wait_for_end()
+            assert page.shown_seed() == str(ord("A") + i)
+        for name, made in zip("BC", others, strict=True):
+            assert made.result() == [(f"{name}{i}", ord(name) + i) for i in range(1, 5)]
+    page.tab.get_by_role("tab", name="History").click()
+    page.tab.locator("#history").get_by_text("A4").first.wait_for()
+    listed = page.tab.locator("#history").inner_text().split()
+    assert [word for word in listed if word[0] in "ABC"] == ["A4", "A3", "A2", "A1"]
+
+
+def test_two_clients_with_the_same_request_twenty_times(server: Server):
+    """Forty jobs at once give forty files under short names, each of its client."""
+    folder = server.cache / "outputs"
+    before = set(folder.iterdir()) if folder.exists() else set()
+
+    def twenty() -> list[str]:
+        client = Client(server.url, verbose=False)
+        with ThreadPoolExecutor(20) as pool:
+            given = {"prompt": "the same", "seed": 77, "steps": 1, "api_name": "/generate"}
+            answers = list(pool.map(lambda _: client.predict(**given), range(20)))
+        assert all(recipe_of(pictures[0])["seed"] == 77 for pictures, _ in answers)
+        return [report["images"][0] for _, report in answers]
+
+    with ThreadPoolExecutor(2) as pool:
+        names = [name for made in pool.map(lambda _: twenty(), range(2)) for name in made]
+    assert len(set(names)) == 40
+    assert {path.name for path in set(folder.iterdir()) - before if path.suffix == ".png"} == set(names)
+    assert all(len(name.encode()) <= 120 for name in names)
+
+
+@pytest.mark.parametrize("prompt", ["🦊" * 300, "../../tmp/x", "CON", "a/b\\c:d"])
+def test_no_prompt_gets_into_a_file_name(client: Client, server: Server, prompt: str):
+    pictures, report = client.predict(prompt, seed=3, steps=1, api_name="/generate")
+    assert recipe_of(pictures[0])["prompt"] == prompt
+    (name,) = report["images"]
+    assert re.fullmatch(r"[0-9A-Za-z._-]{1,120}", name)
+    assert (server.cache / "outputs" / name).is_file()
+
+
+def test_negative_prompt_is_used_or_said_to_be_ignored(client: Client):
+    def ask(negative: str, guidance: float) -> tuple[bytes, dict, list[str]]:
+        pictures, report = client.predict(
+            "a red square", negative, steps=2, seed=4, guidance=guidance, api_name="/generate"
+        )
+        with Image.open(pictures[0]) as picture:
+            return picture.tobytes(), recipe_of(pictures[0]), report["notices"]
+
+    for guidance in (0, 1):
+        pixels, recipe, notices = ask("blurry, text", guidance)
+        assert recipe.get("negative_prompt", "") == ""
+        assert any("negative_prompt: ignored" in notice for notice in notices)
+        assert pixels == ask("", guidance)[0]
+    pixels, recipe, notices = ask("blurry, text", 4.5)
+    assert (recipe["negative_prompt"], notices) == ("blurry, text", [])
+    assert pixels != ask("", 4.5)[0]
+
+
+def wait_for_posted(server: Server, session: str, *states: str, seconds: float = 90) -> dict:
+    """Until the one job that a session has posted is in one of the states."""
+    status, jobs, limit = functions(server)["status"], [], time.monotonic() + seconds
+    while time.monotonic() < limit:
+        jobs = post(server, status, [None], session)["output"]["data"][0]["jobs"]
+        if jobs:
+            (job,) = jobs
+            told = post(server, status, [job], session)["output"]["data"][0]
+            if told["state"] in states:
+                return told
+        time.sleep(0.2)
+    raise AssertionError(jobs)
+
+
+def test_a_job_whose_caller_has_gone_ends_and_is_kept(server: Server):
+    """Posted and left: the picture is made, and the session that asked finds it."""
+    given = ["left alone", "", None, None, "auto", 64, 64, 3, None, 9, 1, True]
+    join(server, functions(server)["generate"], given, "whoposts")
+    told = wait_for_posted(server, "whoposts", "done")
+    assert told["report"]["seeds"] == [9]
+    assert len(told["pictures"]) == 1
+
+
+def test_gradios_own_cancel_stops_no_job(client: Client, server: Server):
+    """Neither with a wrong session nor with the right one: a job is ended by /cancel alone."""
+    generate, session = functions(server)["generate"], "whowaits"
+    event = join(server, generate, ["kept", "", None, None, "auto", 96, 96, 100, None, 5, 1, True], session)
+    job = wait_for_posted(server, session, "running")["job"]
+    for caller in ("somebodyelse", session):
+        send(server, "/gradio_api/cancel", {"session_hash": caller, "fn_index": generate, "event_id": event})
+    assert wait_for_posted(server, session, "done", "cancelled", "failed")["state"] == "done"
+    assert job not in client.predict(api_name="/status")["jobs"]

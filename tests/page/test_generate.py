@@ -2,6 +2,7 @@
 
 import io
 import urllib.request
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -34,6 +35,9 @@ def test_cold_then_warm(page: GeneratePage, server: Server):
     page.wait_for_verdict("warm")
     assert "About" in page.verdict, page.verdict
     assert page.shown_seed() == str(BIG_SEED)
+    page.fill(seed="")
+    page.tab.click("#reuse-seed")
+    page.tab.wait_for_function(f"document.querySelector('#seed input, #seed textarea').value == '{BIG_SEED}'")
     with urllib.request.urlopen(page.picture_url()) as answer:
         assert answer.headers["content-type"] == "image/png"
         saved = answer.read()
@@ -84,7 +88,10 @@ def test_size_is_checked_as_typed(page: GeneratePage):
     assert "Use 60 or 64" in page.verdict
     page.fill(width=64)
     page.wait_for_verdict("warm", "cold")
-    page.fill(width=0)
+    page.fill(width=16384, height=16384)
+    page.wait_for_verdict("refused")
+    assert "Give 1 to 4096 pixels" in page.verdict
+    page.fill(width=0, height=64)
     page.wait_for_verdict("refused")
     page.generate()
     page.tab.locator(".toast-body").get_by_text("0 is out of range").wait_for()
@@ -152,6 +159,7 @@ def test_cancel_while_denoising_and_reload(page: GeneratePage, server: Server):
     said = again.wait_for_panel("Denoising")
     assert "step" in said
     jobs = server.metric('tpu_ui_requests_total{kind="generate",state="cancelled"}')
+    assert server.metric("tpu_ui_queue_jobs") == 0  # a reload starts no second job
     again.tab.click("#cancel")
     again.wait_for_panel("Cancelled", seconds=15)
     assert server.metric('tpu_ui_requests_total{kind="generate",state="cancelled"}') == jobs + 1
@@ -231,6 +239,53 @@ def test_warm_up_tab(page: GeneratePage):
     page.tab.locator("#known-shapes").get_by_text("56×72").wait_for()
 
 
+def test_cancel_a_running_warm_up(page: GeneratePage, server: Server):
+    cancelled = 'tpu_ui_requests_total{kind="warm_up",state="cancelled"}'
+    before = server.metric(cancelled)
+    page.tab.get_by_role("tab", name="Warm-up").click()
+    page.tab.locator("#warm-mode input").click()
+    page.tab.get_by_role("option", name="Strict eager").click()
+    for ratio in ("1:1", "4:3"):
+        page.tab.locator("#warm-sizes label", has_text=ratio).click()
+    page.tab.click("#warm-start")
+    panel = page.tab.locator("#warm-panel")
+    panel.get_by_text("Compiling").first.wait_for(timeout=60_000)
+    panel.get_by_text("1 more job of yours in the queue").wait_for()
+    page.tab.click("#warm-cancel")
+    panel.locator("[data-state=cancelled]").wait_for(timeout=60_000)
+    assert "Nothing was saved" in panel.inner_text()
+    assert page.tab.locator("#warm-cancel").is_disabled()
+    assert server.metric(cancelled) == before + 2
+    assert server.metric("tpu_ui_queue_jobs") == 0
+    page.tab.get_by_role("tab", name="Generate").click()
+    page.generate(width=64, height=64, steps=2)
+    assert page.wait_for_end().splitlines()[-1].startswith("Done")
+
+
+def test_every_way_to_save_a_picture_keeps_its_settings(page: GeneratePage, tmp_path: Path):
+    """The gallery's download icon and the picture's own address, for each picture of two."""
+    page.generate(prompt="two pictures", width=64, height=64, steps=2, seed=40, batch=2)
+    page.wait_for_end()
+    for number, seed in enumerate((40, 41)):
+        page.tab.locator("#gallery .thumbnail-item").nth(number).click()
+        page.tab.locator("#gallery").get_by_text(f"seed {seed}").first.wait_for()
+        with page.tab.expect_download() as download:
+            page.tab.locator("#gallery").get_by_role("button", name="Download").click()
+        saved = tmp_path / f"{seed}.png"
+        download.value.save_as(saved)
+        with urllib.request.urlopen(page.tab.locator("#gallery .preview img").first.get_attribute("src")) as answer:
+            assert answer.read() == saved.read_bytes()
+        recipe = read_recipe(saved.read_bytes()).fields
+        assert (recipe["prompt"], recipe["seed"], recipe["width"], recipe["height"]) == ("two pictures", seed, 64, 64)
+
+
+def test_what_is_cut_from_a_long_prompt_is_told(page: GeneratePage):
+    page.generate(prompt="a plain grey wall, " * 400 + "and one red bicycle", width=64, height=64, steps=1)
+    page.wait_for_end()
+    page.tab.click("#report-box button")
+    page.tab.locator("#report").get_by_text("and one red bicycle").first.wait_for()
+
+
 def test_phone_width(browser: Browser, server: Server):
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     phone = open_page(context, server)
@@ -270,10 +325,33 @@ def test_controls_have_names(page: GeneratePage):
     assert nameless == []
 
 
-def test_portuguese_labels(browser: Browser, server: Server):
-    context = browser.new_context(locale="pt-BR")
-    tab = open_page(context, server).tab
-    tab.get_by_role("button", name="Gerar", exact=True).wait_for()
+def test_portuguese(browser: Browser, server: Server):
+    """Labels, verdict and outcome of a picture, and the other tabs, in the language of the browser."""
+    context = browser.new_context(locale="pt-BR", viewport={"width": 1440, "height": 900})
+    page = open_page(context, server)
+    page.tab.get_by_role("button", name="Gerar", exact=True).wait_for()
+    page.tab.locator("#mode input").click()
+    page.tab.get_by_role("option", name="Eager estrito").wait_for()
+    page.tab.keyboard.press("Escape")
+    page.generate(prompt="a red square", width=64, height=64, steps=2, seed=5)
+    assert "Concluído 1 imagem em" in page.wait_for_panel("Concluído")
+    page.wait_for_verdict("warm")
+    assert "Aquecido. Cerca de 0," in page.verdict, page.verdict
+    page.tab.get_by_text("Este tamanho está aquecido").wait_for()
+    assert "aquecido" in page.tab.locator("#sizes label.selected").inner_text()
+    page.tab.locator("#gallery").get_by_text("semente 5").first.wait_for()
+    page.tab.click("#report-box button")
+    assert "Grafos compilados" in page.tab.inner_text("#report")
+    page.fill(width=63)
+    page.wait_for_verdict("refused")
+    assert "Não pode ser executado." in page.verdict
+    for name, words in {
+        "Aquecimento": "Último uso", "Histórico": "Escolha uma imagem", "PNG": "Solte uma imagem",
+        "Sistema": "Promessas de aquecimento",
+    }.items():  # fmt: skip
+        page.tab.get_by_role("tab", name=name).click()
+        page.tab.get_by_text(words).first.wait_for()
+    assert page.faults == []
     context.close()
 
 

@@ -1,10 +1,9 @@
 """What a stranger may try."""
 
+import http.client
 import http.server
-import json
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 from tests.page.driver import GeneratePage
+from tests.page.posts import functions, post
 from tests.page.server import ROOT, Server
 
 
@@ -32,23 +32,6 @@ def listener():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", calls
     server.shutdown()
-
-
-def post(server: Server, function: int, data: list, session: str = "0123456789ab") -> dict:
-    """Post to a function as a page does, hidden or not; the last message of its stream."""
-    body = json.dumps({"fn_index": function, "data": data, "session_hash": session}).encode()
-    asked = urllib.request.Request(f"{server.url}/gradio_api/queue/join", body, {"content-type": "application/json"})
-    with urllib.request.urlopen(asked, timeout=20):
-        pass
-    with urllib.request.urlopen(f"{server.url}/gradio_api/queue/data?session_hash={session}", timeout=20) as stream:
-        for line in stream:
-            if line.startswith(b"data:") and (message := json.loads(line[5:]))["msg"] == "process_completed":
-                return message
-    raise AssertionError("the stream ended without an answer")
-
-
-def dependencies(server: Server) -> dict[str, dict]:
-    return {each["api_name"]: each for each in json.loads(server.get("/config")[1])["dependencies"]}
 
 
 def test_only_copies_of_own_pictures_are_served(page: GeneratePage, server: Server):
@@ -89,14 +72,14 @@ def test_no_address_is_fetched(server: Server, listener):
         "/gradio_api/file=http%3A%2F%2F127.0.0.1/x",
     ):  # fmt: skip
         assert server.get(path)[0] in (403, 404), path
-    reader = next(each for each in dependencies(server).values() if each["api_name"] == "read_png")
+    reader = functions(server)["read_png"]
     targets = (
         f"{address}/a.png", "http://169.254.169.254/computeMetadata/v1/", f"{server.url}/config", "http://[::1]/",
         "file:///etc/passwd", "/etc/passwd", str(server.cache / "ledger.sqlite3"),
     )  # fmt: skip
     for target in targets:
         file = {"path": target, "meta": {"_type": "gradio.FileData"}}
-        answer = post(server, reader["id"], [file])
+        answer = post(server, reader, [file])
         assert not answer["success"], target
         assert "root:" not in str(answer)
     client = Client(server.url, verbose=False)
@@ -108,21 +91,21 @@ def test_no_address_is_fetched(server: Server, listener):
 
 def test_hidden_endpoints_check_the_caller(server: Server):
     """Posted to directly, they know a caller by his token alone, and a strange one opens nothing."""
-    functions = {name: each["id"] for name, each in dependencies(server).items()}
+    known = functions(server)
     form = ["not for strangers", "", None, None, "auto", 64, 64, 2, 1, "", 1]
     owner = "a" * 32
-    answer = post(server, functions["press_generate"], [owner, None, *form], "sessionofowner")
+    answer = post(server, known["press_generate"], [owner, None, *form], "sessionofowner")
     assert answer["success"], answer
     limit = time.monotonic() + 30
-    while "not for strangers" not in (answer := str(post(server, functions["show_history"], [owner, ""], "x1"))):
+    while "not for strangers" not in (answer := str(post(server, known["show_history"], [owner, ""], "x1"))):
         assert time.monotonic() < limit, answer[:300]
         time.sleep(0.3)
     for token in ("f" * 32, "", None, "../..", {"a": 1}, 5, owner.upper(), [owner]):
-        answer = str(post(server, functions["show_history"], [token, ""], "x2"))
+        answer = str(post(server, known["show_history"], [token, ""], "x2"))
         assert "not for strangers" not in answer
         assert ".png" not in answer
         if token != "f" * 32:
-            refused = post(server, functions["press_generate"], [token, None, *form], "x3")
+            refused = post(server, known["press_generate"], [token, None, *form], "x3")
             assert not refused["success"], refused
             assert "Traceback" not in str(refused)
 
@@ -135,3 +118,15 @@ def test_config_and_log_hold_no_private_paths(page: GeneratePage, server: Server
         assert str(tiny_model) not in text
         assert str(Path.home()) + "/" not in text
     assert "zebra in the log?" not in server.log
+
+
+def test_a_body_larger_than_any_request_is_refused(server: Server):
+    """Whether its length is told, or it comes in chunks."""
+    client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    headers = {"content-type": "application/json"}
+    filler = b'{"session_hash": "x", "data": ["' + b"x" * 1_000_000
+    for body, is_chunked in ((filler * 3, False), (iter([filler] * 3), True)):
+        client.request("POST", "/gradio_api/queue/join", body, headers, encode_chunked=is_chunked)
+        answer = client.getresponse()
+        assert (answer.status, b"too large" in answer.read()) == (413, True)
+        client.close()

@@ -286,3 +286,23 @@ def test_the_last_sizes_are_warmed_at_the_start(desk: Desk):
     assert (job.kind, job.request.width) == (JobKind.WARM_UP, 64)
     with pytest.raises(TpuUiError):
         desk.warm_at_start(((63, 64),))
+
+
+def test_what_was_used_last_is_warmed_as_it_was_used(desk: Desk, engine: ScriptedEngine):
+    def record(size: int, **changes: object) -> SimpleNamespace:
+        key = {"model": "nice-model", "stage": "latents", "width": size, "height": 64, "batch": 1, "mode": "compile",
+               "placement": "single"}  # fmt: skip
+        return SimpleNamespace(key=SimpleNamespace(**(key | changes)))
+
+    engine.ledger.records = lambda: [
+        record(64, stage="text"), record(96, model="another"), record(128, batch=2, mode="strict"), record(128),
+        record(128), record(63), record(192), record(256),
+    ]  # fmt: skip
+    desk.warm_at_start("last")
+    limit = time.monotonic() + 10
+    while len(jobs := desk.queue.jobs_of(desk_module.WARM_OWNER)) < 2 or not all(job.wait(1) for job in jobs):
+        assert time.monotonic() < limit
+    # The third of the last three is a size that the model can no longer make.
+    assert [(job.request.width, job.request.batch, job.request.mode) for job in jobs] == [
+        (128, 2, "strict"), (128, 1, "compile"),
+    ]  # fmt: skip

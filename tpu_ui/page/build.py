@@ -45,7 +45,7 @@ def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
         followed = gr.State(Followed())
         timer = gr.Timer(1.0)
         gr.HTML(
-            f"<h1>tpu_ui</h1><p>{__version__} · pictures on {desk.options.device.kind}</p>",
+            f"<h1>tpu_ui</h1><p>{__version__} · {desk.options.device.kind}</p>",
             elem_id="masthead", container=False, padding=False,
         )  # fmt: skip
 
@@ -59,14 +59,14 @@ def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
         with gr.Tabs(selected="generate") as tabs:
             with gr.Tab(text("tab_generate"), id="generate"):
                 form = generate_tab.build(desk, text)
-                generate_handlers.wire(desk, form, browser, followed, timer)
+                generate_handlers.wire(desk, form, greeted, browser, followed, timer)
                 page.load(None, None, form.live_preview, js=generate_handlers.KEPT_CHOICE, **generate_handlers.QUICK)
             with gr.Tab(text("tab_warmup"), id="warmup") as tab:
                 warmup_tab.build_and_wire(desk, text, greeted, tab, browser)
             with gr.Tab(text("tab_history"), id="history") as tab:
                 history_tab.build_and_wire(desk, text, tab, tabs, browser, form)
             with gr.Tab(text("tab_png"), id="png"):
-                png_tab.build_and_wire(desk, text, tabs, form)
+                png_tab.build_and_wire(desk, text, greeted, tabs, form)
             with gr.Tab(text("tab_system"), id="system") as tab:
                 system_tab.build_and_wire(desk, text, tab)
 

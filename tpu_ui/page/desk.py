@@ -24,6 +24,7 @@ from tpu_ui.page.verdict import Judge, Verdict
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.request import GenerationRequest
 from tpu_ui.settings import Settings
+from tpu_ui.translations import ENGLISH, Language
 
 log = logging.getLogger(__name__)
 
@@ -166,8 +167,8 @@ class Desk:
         self.judge.check(request)
         return self.queue.submit(request.with_drawn_seed(), owner, kind)
 
-    def verdict(self, request: GenerationRequest) -> Verdict:
-        verdict = self.judge.verdict(request)
+    def verdict(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
+        verdict = self.judge.verdict(request, say)
         return replace(verdict, sentence=self.without_paths(verdict.sentence))
 
     def warm_at_start(self, sizes: tuple[tuple[int, int], ...] | str) -> None:
@@ -187,16 +188,18 @@ class Desk:
         while self.judge.engine is None:
             if self.queue.engine_error is not None or self._stop.wait(0.5):
                 return
-        sizes = dict.fromkeys(
-            (record.key.width, record.key.height)
-            for record in self.judge.engine.ledger.records()
-            if record.key.model == self.default_model_id and record.key.stage == Stage.LATENTS
+        keys = [record.key for record in self.judge.engine.ledger.records()]
+        shapes = dict.fromkeys(
+            (key.width, key.height, key.batch, key.mode, key.placement)
+            for key in keys
+            if key.model == self.default_model_id and key.stage == Stage.LATENTS
         )
-        for width, height in list(sizes)[:_WARMED_LAST]:
+        names = ("width", "height", "batch", "mode", "placement")
+        for shape in list(shapes)[:_WARMED_LAST]:
             try:
-                self.submit(self.read({"width": width, "height": height}), WARM_OWNER, JobKind.WARM_UP)
+                self.submit(self.read(dict(zip(names, shape, strict=True))), WARM_OWNER, JobKind.WARM_UP)
             except TpuUiError as error:
-                log.warning("%d×%d is not warmed up: %s", width, height, error)
+                log.warning("%d×%d is not warmed up: %s", *shape[:2], error)
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from tpu_ui.events import Phase
 from tpu_ui.jobs import Job, JobKind, JobState
 from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
+from tpu_ui.translations import ENGLISH, Language
 
 _IDLE_SECONDS = 3.0
 _BUSY_SECONDS = 0.5
@@ -61,7 +62,7 @@ def active_job(desk: Desk, owner: str, followed: Followed) -> Job | None:
     return min(open_jobs, key=lambda job: (job.state is not JobState.RUNNING, desk.queue.position(job)), default=None)
 
 
-def look(desk: Desk, owner: str, followed: Followed) -> Sight:
+def look(desk: Desk, owner: str, followed: Followed, say: Language = ENGLISH) -> Sight:
     """Look at the jobs of a page."""
     jobs = _jobs(desk, owner, followed)
     ended = [job for job in jobs if job.state.is_final]
@@ -69,11 +70,11 @@ def look(desk: Desk, owner: str, followed: Followed) -> Sight:
     done = [job for job in ended if job.state is JobState.DONE]
     followed = replace(followed, stamp=f"{_engine_state(desk)}/{len(ended)}/{active is None}")
     if active is not None:
-        followed, panel = _active_panel(desk, followed, active, len([j for j in jobs if not j.state.is_final]) - 1)
+        followed, panel = _active_panel(desk, followed, active, len([j for j in jobs if not j.state.is_final]) - 1, say)
     elif ended:
-        panel = _ended_panel(desk, max(ended, key=lambda job: job.finished or 0.0))
+        panel = _ended_panel(desk, max(ended, key=lambda job: job.finished or 0.0), say)
     else:
-        panel = _idle_panel(desk)
+        panel = _idle_panel(desk, say)
     waits = desk.judge.engine is None and desk.queue.engine_error is None
     return Sight(
         followed=followed,
@@ -84,12 +85,12 @@ def look(desk: Desk, owner: str, followed: Followed) -> Sight:
     )
 
 
-def preview(desk: Desk, owner: str, followed: Followed) -> str:
+def preview(desk: Desk, owner: str, followed: Followed, say: Language = ENGLISH) -> str:
     """The picture that the running job is making, as far as it has come; empty where there is none to show."""
     job = active_job(desk, owner, followed)
     forming = None if job is None else job.preview
     image = None if forming is None else forming.image
-    return "" if image is None else render.preview(image)
+    return "" if image is None else render.preview(image, say)
 
 
 def _jobs(desk: Desk, owner: str, followed: Followed) -> list[Job]:
@@ -102,42 +103,48 @@ def _engine_state(desk: Desk) -> str:
     return "ready" if desk.judge.engine is not None else "starting"
 
 
-def _idle_panel(desk: Desk) -> str:
-    error = desk.queue.engine_error
+def _idle_panel(desk: Desk, say: Language) -> str:
+    kind, error = desk.options.device.kind, desk.queue.engine_error
     if error is not None:
-        return render.ended("failed", "The device could not be started", desk.without_paths(str(error)))
+        return render.ended("failed", say("The device could not be started"), desk.without_paths(str(error)), say)
     if desk.judge.engine is None:
-        line = wording.starting(desk.options.device.kind, time.time() - desk.started)
-        return render.running("Starting the device", line, None)
-    return render.idle(f"{desk.options.device.kind} is ready")
+        line = wording.starting(kind, time.time() - desk.started, say)
+        return render.running(say("Starting the device"), line, None, say=say)
+    return render.idle(say("{device} is ready", device=kind), say)
 
 
-def _active_panel(desk: Desk, followed: Followed, job: Job, others: int) -> tuple[Followed, str]:
-    also = f"{wording.counted(others, 'more job')} of yours in the queue" if others > 0 else ""
+def _active_panel(desk: Desk, followed: Followed, job: Job, others: int, say: Language) -> tuple[Followed, str]:
+    also = ""
+    if others > 0:
+        also = say.counted(
+            others, "{number} more job of yours in the queue", "{number} more jobs of yours in the queue"
+        )
     if job.state is JobState.QUEUED:
-        title = wording.phase(Phase.QUEUED)
-        line = wording.waiting_line(desk.queue.position(job), desk.wait_seconds(job))
-        return followed, render.running(title, line, None, also)
+        title = wording.phase(Phase.QUEUED, say)
+        line = wording.waiting_line(desk.queue.position(job), desk.wait_seconds(job), say)
+        return followed, render.running(title, line, None, also, say)
     event = job.last_event
     if event is None or event.phase is Phase.QUEUED:
         if desk.judge.engine is None:
-            return followed, render.running("Starting the device", "The job runs as soon as it is ready.", None, also)
-        return followed, render.running("Starting", "", None, also)
+            line = say("The job runs as soon as it is ready.")
+            return followed, render.running(say("Starting the device"), line, None, also, say)
+        return followed, render.running(say("Starting"), "", None, also, say)
     if (job.id + event.phase) != followed.phase:
         since = time.time() - event.elapsed_seconds
         followed = replace(followed, phase=job.id + event.phase, phase_since=since)
-    note = wording.cancelling(event.phase is Phase.COMPILING) if job.cancel_requested else also
-    return followed, render.progress(event, time.time() - followed.phase_since, note)
+    note = wording.cancelling(event.phase is Phase.COMPILING, say) if job.cancel_requested else also
+    return followed, render.progress(event, time.time() - followed.phase_since, note, say)
 
 
-def _ended_panel(desk: Desk, job: Job) -> str:
+def _ended_panel(desk: Desk, job: Job, say: Language) -> str:
     report = desk.report_of(job)
     match job.state:
         case JobState.CANCELLED:
-            return render.ended("cancelled", "Cancelled", "Nothing was saved.")
+            return render.ended("cancelled", say("Cancelled"), say("Nothing was saved."), say)
         case JobState.FAILED:
-            return render.ended("failed", "Failed", report.error or "")
+            return render.ended("failed", say("Failed"), report.error or "", say)
     if job.kind is JobKind.WARM_UP:
-        graphs = wording.counted(report.new_compiles, "graph")
-        return render.ended("done", "Warm", f"{graphs} compiled in {wording.duration(report.timings.total)}.")
-    return render.ended("done", "Done", wording.outcome(report))
+        graphs, seconds = wording.graphs(report.new_compiles, say), wording.duration(report.timings.total, say)
+        line = say("{graphs} compiled in {seconds}.", graphs=graphs, seconds=seconds)
+        return render.ended("done", say("Warm"), line, say)
+    return render.ended("done", say("Done"), wording.outcome(report, say), say)

@@ -14,17 +14,18 @@ from tpu_ui.jobs import Job, JobKind
 from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
-from tpu_ui.page.generate_tab import GenerateTab
+from tpu_ui.page.generate_tab import GenerateTab, mode_choices, placement_choices
+from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.page.verdict import Verdict
 from tpu_ui.request import GenerationRequest
 from tpu_ui.shapes import parse_size
+from tpu_ui.translations import Language, marked
 
 log = logging.getLogger(__name__)
 
-STATE_LABELS = {state.value: f"{render.mark(state.value)} {wording.short_state(state)}" for state in WarmupState}
-_IS_NEAREST = "This size is warm"
-_NO_NEAREST = "No other size is warm yet"
+NO_SESSION = marked("This page has no session yet. Reload it.")
+_NO_NEAREST = marked("No other size is warm yet")
 
 _KEEP_CHOICE = """(on) => { try { localStorage.setItem("tpu_ui.live_preview", on ? "on" : "off") } catch {} }"""
 KEPT_CHOICE = """() => { try { return localStorage.getItem("tpu_ui.live_preview") !== "off" } catch { return true } }"""
@@ -41,12 +42,24 @@ def as_toast(error: TpuUiError, desk: Desk) -> gr.Error:
     return gr.Error(escape(desk.without_paths(str(error))), print_exception=False)
 
 
-def wire(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State, timer: gr.Timer) -> None:
+def state_labels(say: Language) -> dict[str, str]:
+    """What stands on a size's chip, by the size's state."""
+    return {state.value: f"{render.mark(state.value)} {wording.short_state(state, say)}" for state in WarmupState}
+
+
+def wire(
+    desk: Desk,
+    tab: GenerateTab,
+    greeted: gr.events.Dependency,
+    browser: gr.Textbox,
+    followed: gr.State,
+    timer: gr.Timer,
+) -> None:
     """Connect the controls."""
     # A hidden control whose change makes the page ask for the verdict anew.
     stamp = gr.Textbox("", visible="hidden", elem_id="stamp", label="stamp")
 
-    def show(sight: following.Sight, before: Followed) -> dict:
+    def show(sight: following.Sight, before: Followed, say: Language) -> dict:
         """The parts of the page that have changed."""
         now = sight.followed
         changes: dict[Any, Any] = {
@@ -58,7 +71,7 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State, 
             now = dataclasses.replace(now, panel=sight.panel)
         if sight.finished is not None and sight.finished.id != before.shown:
             now = dataclasses.replace(now, shown=sight.finished.id)
-            changes |= _pictures(desk, tab, sight.finished)
+            changes |= _pictures(desk, tab, sight.finished, say)
         if now.stamp != before.stamp:
             changes[stamp] = now.stamp
         changes[followed] = now
@@ -68,33 +81,46 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State, 
         if not is_token(owner):
             return {followed: before}
         desk.presence.seen(request.session_hash, owner)
+        say = language_of(request)
         # Before the look, so that a preview never goes before its picture comes.
-        preview = following.preview(desk, owner, before) if with_preview is True else ""
-        changes = show(following.look(desk, owner, before), before)
+        preview = following.preview(desk, owner, before, say) if with_preview is True else ""
+        changes = show(following.look(desk, owner, before, say), before, say)
         if preview != before.preview:
             changes[tab.preview] = preview
             changes[followed] = dataclasses.replace(changes[followed], preview=preview)
         return changes
 
+    def first_words(request: gr.Request) -> dict:
+        """What stands on the page before anything has happened."""
+        say = language_of(request)
+        return {
+            tab.mode: gr.Dropdown(choices=mode_choices(desk.options.device.kind, say)),
+            tab.placement: gr.Dropdown(choices=placement_choices(say)),
+            tab.report: render.sentence(say("No picture yet.")),
+        }
+
     def press_generate(owner: Any, before: Followed, request: gr.Request, *controls: Any) -> dict:
+        say = language_of(request)
         if not is_token(owner):
-            raise gr.Error("This page has no session yet. Reload it.", print_exception=False)
+            raise gr.Error(say(NO_SESSION), print_exception=False)
         desk.presence.seen(request.session_hash, owner)
         try:
             job = desk.submit(desk.read(form.values(*controls)), owner)
         except TpuUiError as error:
             raise as_toast(error, desk) from error
         after = before.with_job(job)
-        return show(following.look(desk, owner, after), after)
+        return show(following.look(desk, owner, after, say), after, say)
 
-    def press_cancel(owner: Any, before: Followed) -> dict:
+    def press_cancel(owner: Any, before: Followed, request: gr.Request) -> dict:
         job = following.active_job(desk, owner, before) if is_token(owner) else None
         if job is None:
             return {followed: before}
         desk.queue.cancel(job.id, owner)
-        return show(following.look(desk, owner, before), before)
+        say = language_of(request)
+        return show(following.look(desk, owner, before, say), before, say)
 
     live = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings, timer, followed, stamp]
+    greeted.then(first_words, None, [tab.mode, tab.placement, tab.report], **QUICK)
     timer.tick(tick, [browser, followed, tab.live_preview], [*live, tab.preview], **QUICK)
     tab.live_preview.input(None, tab.live_preview, None, js=_KEEP_CHOICE, **QUICK)
     tab.generate.click(press_generate, [browser, followed, *tab.request], live, **PRESS)
@@ -103,13 +129,12 @@ def wire(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State, 
     _wire_controls(desk, tab, browser, followed)
 
 
-def _pictures(desk: Desk, tab: GenerateTab, job: Job) -> dict:
-    report = job.result.report
-    seeds = report.seeds
-    pictures = [(str(desk.picture(path)), f"seed {seed}") for path, seed in zip(report.images, seeds, strict=False)]
+def _pictures(desk: Desk, tab: GenerateTab, job: Job, say: Language) -> dict:
+    made = zip(job.result.report.images, job.result.report.seeds, strict=False)
+    pictures = [(str(desk.picture(path)), say("seed {seed}", seed=seed)) for path, seed in made]
     return {
         tab.gallery: gr.Gallery(pictures, selected_index=0 if pictures else None),
-        tab.report: render.report(desk.report_of(job)),
+        tab.report: render.report(desk.report_of(job), say),
         tab.reuse_seed: gr.Button(interactive=True),
         tab.use_settings: gr.Button(interactive=True),
     }
@@ -121,26 +146,27 @@ def _pictures(desk: Desk, tab: GenerateTab, job: Job) -> dict:
 def _wire_verdict(desk: Desk, tab: GenerateTab, stamp: gr.Textbox) -> None:
     outputs = [tab.verdict, tab.nearest, tab.sizes]
 
-    def judge(*controls: Any) -> dict:
+    def judge(request: gr.Request, *controls: Any) -> dict:
+        say = language_of(request)
         try:
             values = form.values(*controls)
-            request = desk.read(values)
+            wanted = desk.read(values)
         except TpuUiError as error:
             refused = Verdict("refused", desk.without_paths(str(error)))
             return {
-                tab.verdict: render.verdict(refused),
-                tab.nearest: gr.Button(_NO_NEAREST, interactive=False),
+                tab.verdict: render.verdict(refused, say),
+                tab.nearest: gr.Button(say(_NO_NEAREST), interactive=False),
                 tab.sizes: gr.Radio(value=None),
             }
-        word = desk.verdict(request)
+        word = desk.verdict(wanted, say)
         nearest = word.nearest_warm
-        label = _IS_NEAREST if word.state == WarmupState.WARM else _NO_NEAREST
+        label = say("This size is warm") if word.state == WarmupState.WARM else say(_NO_NEAREST)
         if nearest is not None:
-            label = f"Use {nearest.replace('x', '×')}, the nearest warm size"
+            label = say("Use {size}, the nearest warm size", size=nearest.replace("x", "×"))
         return {
-            tab.verdict: render.verdict(word),
+            tab.verdict: render.verdict(word, say),
             tab.nearest: gr.Button(label, interactive=nearest is not None),
-            tab.sizes: _sizes(desk, request),
+            tab.sizes: _sizes(desk, wanted, say),
         }
 
     quiet = (tab.prompt, tab.negative_prompt)  # what is typed there changes a verdict at most in its remarks
@@ -148,7 +174,7 @@ def _wire_verdict(desk: Desk, tab: GenerateTab, stamp: gr.Textbox) -> None:
     gr.on([*triggers, stamp.change], judge, tab.request, outputs, trigger_mode="always_last", **QUICK)
 
 
-def _sizes(desk: Desk, request: GenerationRequest) -> gr.Radio:
+def _sizes(desk: Desk, request: GenerationRequest, say: Language) -> gr.Radio:
     try:
         card = desk.judge.card(request.model)
     except TpuUiError:
@@ -156,7 +182,7 @@ def _sizes(desk: Desk, request: GenerationRequest) -> gr.Radio:
     states = desk.judge.size_states(request, card)
     size = (request.width or card.default_width, request.height or card.default_height)
     value = form.size_value(*size) if size in card.ladder else None
-    return gr.Radio(choices=form.size_choices(card, states, STATE_LABELS), value=value)
+    return gr.Radio(choices=form.size_choices(card, states, state_labels(say)), value=value)
 
 
 # -- the other controls -----------------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from tpu_ui.modes import ExecutionMode, check_mode_on_device, default_mode
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.placement import Placement
+from tpu_ui.translations import ENGLISH, Language, marked
 
 _PLACEMENT_WORDS = {
-    Placement.AUTO: "Auto",
-    Placement.SINGLE: "One chip",
-    Placement.CPU_OFFLOAD: "CPU offload",
+    Placement.AUTO: marked("Auto"),
+    Placement.SINGLE: marked("One chip"),
+    Placement.CPU_OFFLOAD: marked("CPU offload"),
 }
 
 
@@ -53,8 +54,8 @@ class GenerateTab:
         return [getattr(self, name) for name in form.FIELDS]
 
 
-def offered_modes(device_kind: str) -> list[ExecutionMode]:
-    """The modes that exist on the device."""
+def mode_choices(device_kind: str, say: Language = ENGLISH) -> list[tuple[str, str]]:
+    """Labels and words of the modes that exist on the device."""
 
     def exists(mode: ExecutionMode) -> bool:
         try:
@@ -63,7 +64,11 @@ def offered_modes(device_kind: str) -> list[ExecutionMode]:
             return False
         return True
 
-    return [mode for mode in ExecutionMode if exists(mode)]
+    return [(say(mode.label), mode.value) for mode in ExecutionMode if exists(mode)]
+
+
+def placement_choices(say: Language = ENGLISH) -> list[tuple[str, str]]:
+    return [(say(words), each.value) for each, words in _PLACEMENT_WORDS.items()]
 
 
 def build(desk: Desk, text: gr.I18n) -> GenerateTab:
@@ -95,9 +100,7 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
                     text("cancel"), variant="secondary", interactive=False, elem_id="cancel", min_width=90
                 )
             verdict = gr.HTML(elem_id="verdict", container=False, padding=False)
-            nearest = gr.Button(
-                "No other size is warm yet", size="sm", elem_id="nearest", interactive=False, elem_classes="quiet"
-            )
+            nearest = gr.Button("\u00a0", size="sm", elem_id="nearest", interactive=False, elem_classes="quiet")
         with gr.Column(elem_id="settings"):
             model = gr.Dropdown(
                 desk.model_choices(), value=desk.default_model_id, label=text("model"), elem_id="model",
@@ -105,12 +108,12 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
             )  # fmt: skip
             with gr.Row():
                 mode_box = gr.Dropdown(
-                    [(each.label, each.value) for each in offered_modes(kind)], value=mode.value, label=text("mode"),
-                    filterable=False, min_width=140, elem_id="mode",
+                    mode_choices(kind), value=mode.value, label=text("mode"), filterable=False, min_width=140,
+                    elem_id="mode",
                 )  # fmt: skip
                 placement = gr.Dropdown(
-                    [(words, each.value) for each, words in _PLACEMENT_WORDS.items()], value=Placement.AUTO.value,
-                    label=text("placement"), filterable=False, min_width=140, elem_id="placement",
+                    placement_choices(), value=Placement.AUTO.value, label=text("placement"), filterable=False,
+                    min_width=140, elem_id="placement",
                 )  # fmt: skip
             size_value = form.size_value(defaults["width"], defaults["height"]) if defaults else None
             sizes = gr.Radio(choices, value=size_value, label=text("sizes"), elem_id="sizes")
@@ -142,7 +145,7 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
                 reuse_seed = gr.Button(text("reuse_seed"), size="sm", interactive=False, elem_id="reuse-seed")
                 use_settings = gr.Button(text("use_settings"), size="sm", interactive=False, elem_id="use-settings")
             with gr.Accordion(text("report"), open=False, elem_id="report-box"):
-                report = gr.HTML('<p class="empty">No picture yet.</p>', elem_id="report", padding=False)
+                report = gr.HTML(elem_id="report", padding=False)
     controls = {
         "prompt": prompt, "negative_prompt": negative, "model": model, "mode": mode_box, "placement": placement,
         "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,

@@ -11,10 +11,24 @@ from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
 from tpu_ui.page.generate_tab import GenerateTab
+from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
+from tpu_ui.translations import Language, marked
 
 _SHOWN = 24
-_NOTHING = '<p class="empty">Choose a picture to see its settings.</p>'
+_NAMES = {
+    "prompt": marked("prompt"),
+    "negative_prompt": marked("negative prompt"),
+    "model": marked("model"),
+    "mode": marked("mode"),
+    "placement": marked("placement"),
+    "width": marked("width"),
+    "height": marked("height"),
+    "steps": marked("steps"),
+    "guidance": marked("guidance"),
+    "seed": marked("seed"),
+    "batch": marked("batch"),
+}
 
 
 def build_and_wire(
@@ -34,14 +48,14 @@ def build_and_wire(
             )  # fmt: skip
             older = gr.Button(text("older"), size="sm", interactive=False, elem_id="older")
         with gr.Column(scale=3, min_width=300):
-            details = gr.HTML(_NOTHING, elem_id="history-details", elem_classes="panel-card", padding=True)
+            details = gr.HTML(elem_id="history-details", elem_classes="panel-card", padding=True)
             with gr.Row():
                 restore = gr.Button(text("use_settings"), interactive=False, elem_id="history-restore")
                 delete = gr.Button(text("delete"), interactive=False, variant="stop", elem_id="history-delete")
 
     view = [gallery, entries, chosen, details, restore, delete, older]
 
-    def show_history(owner: Any, words: Any, before: str | None = None) -> list:
+    def show_history(owner: Any, words: Any, request: gr.Request, before: str | None = None) -> list:
         if not is_token(owner):
             return [gr.skip()] * len(view)
         try:
@@ -51,28 +65,30 @@ def build_and_wire(
         except TpuUiError as error:
             raise as_toast(error, desk) from error
         disabled = gr.Button(interactive=False)
+        nothing = render.sentence(language_of(request)("Choose a picture to see its settings."))
         return [
-            gr.Gallery(pictures, selected_index=None, preview=False), listed, None, _NOTHING, disabled, disabled,
+            gr.Gallery(pictures, selected_index=None, preview=False), listed, None, nothing, disabled, disabled,
             gr.Button(interactive=len(found) > _SHOWN),
         ]  # fmt: skip
 
-    def show_older(owner: Any, words: Any, listed: tuple[HistoryEntry, ...]) -> list:
-        return show_history(owner, words, listed[-1].cursor if listed else None)
+    def show_older(owner: Any, words: Any, listed: tuple[HistoryEntry, ...], request: gr.Request) -> list:
+        return show_history(owner, words, request, listed[-1].cursor if listed else None)
 
-    def choose(listed: tuple[HistoryEntry, ...], event: gr.SelectData) -> list:
+    def choose(listed: tuple[HistoryEntry, ...], event: gr.SelectData, request: gr.Request) -> list:
         if not isinstance(event.index, int) or event.index >= len(listed):
             return [gr.skip()] * 4
         entry = listed[event.index]
+        details = _details(entry, language_of(request))
         is_deletable = entry.mine or desk.outputs.shared
-        return [entry, _details(entry), gr.Button(interactive=True), gr.Button(interactive=is_deletable)]
+        return [entry, details, gr.Button(interactive=True), gr.Button(interactive=is_deletable)]
 
-    def remove(owner: Any, words: Any, entry: HistoryEntry | None) -> list:
+    def remove(owner: Any, words: Any, entry: HistoryEntry | None, request: gr.Request) -> list:
         if entry is not None and is_token(owner):
             try:
                 desk.delete_picture(entry.name, owner)
             except TpuUiError as error:
                 raise as_toast(error, desk) from error
-        return show_history(owner, words)
+        return show_history(owner, words, request)
 
     tab.select(show_history, [browser, search], view, **QUICK)
     refresh.click(show_history, [browser, search], view, **QUICK)
@@ -107,11 +123,11 @@ def _caption(entry: HistoryEntry) -> str:
     return prompt if len(prompt) <= 60 else f"{prompt[:57]}…"
 
 
-def _details(entry: HistoryEntry) -> str:
+def _details(entry: HistoryEntry, say: Language) -> str:
     made = datetime.fromtimestamp(entry.created_ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
-    return render.rows([("made", made), *settings_rows(entry.fields)])
+    return render.rows([(say("made"), made), *settings_rows(entry.fields, say)])
 
 
-def settings_rows(fields: dict[str, Any]) -> list[tuple[str, str]]:
+def settings_rows(fields: dict[str, Any], say: Language) -> list[tuple[str, str]]:
     """A recipe's fields as names and values, in the form's order."""
-    return [(name.replace("_", " "), str(fields[name])) for name in form.FIELDS if fields.get(name) not in (None, "")]
+    return [(say(_NAMES[name]), str(fields[name])) for name in form.FIELDS if fields.get(name) not in (None, "")]

@@ -1,6 +1,8 @@
-"""The page's fixed labels in English and Portuguese, chosen by the browser. Sentences about runs are English."""
+"""The page's fixed labels in English and Portuguese, chosen in the browser; sentences follow them."""
 
 import gradio as gr
+
+from tpu_ui.translations import Language, chosen_by
 
 _TEXTS: dict[str, tuple[str, str]] = {
     "generate": ("Generate", "Gerar"),
@@ -44,6 +46,11 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "png_drop": ("A picture made here or elsewhere", "Uma imagem feita aqui ou em outro lugar"),
     "parameters": ("Parameters", "Parâmetros"),
 }
+
+
+def language_of(request: gr.Request) -> Language:
+    """The language of a page's sentences: that of its labels."""
+    return chosen_by(request.headers.get("accept-language"))
 
 
 def translations() -> gr.I18n:

@@ -10,13 +10,17 @@ from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
 from tpu_ui.page.generate_tab import GenerateTab
 from tpu_ui.page.history_tab import restored, settings_rows
+from tpu_ui.page.labels import language_of
 from tpu_ui.recipe import read_recipe
+from tpu_ui.translations import marked
 
 _SHOWN_CHARACTERS = 4000
-_NOTHING = '<p class="empty">Drop a picture to see how it was made.</p>'
+_NOTHING = marked("Drop a picture to see how it was made.")
 
 
-def build_and_wire(desk: Desk, text: gr.I18n, tabs: gr.Tabs, target: GenerateTab) -> None:
+def build_and_wire(
+    desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tabs: gr.Tabs, target: GenerateTab
+) -> None:
     """Lay the tab out and connect it."""
     fields = gr.State({})
     with gr.Row(elem_classes="two-columns"):
@@ -27,28 +31,37 @@ def build_and_wire(desk: Desk, text: gr.I18n, tabs: gr.Tabs, target: GenerateTab
                 elem_id="png-drop", buttons=[],
             )  # fmt: skip
         with gr.Column(scale=4, min_width=300):
-            found = gr.HTML(_NOTHING, elem_id="png-found", elem_classes="panel-card", padding=True)
+            found = gr.HTML(elem_id="png-found", elem_classes="panel-card", padding=True)
             restore = gr.Button(text("use_settings"), variant="primary", interactive=False, elem_id="png-restore")
 
-    def read_png(path: Any) -> tuple:
+    def read_png(path: Any, request: gr.Request) -> tuple:
+        say = language_of(request)
         if not path:
-            return {}, _NOTHING, gr.Button(interactive=False)
+            return {}, render.sentence(say(_NOTHING)), gr.Button(interactive=False)
         try:
             recipe = read_recipe(path)
         except TpuUiError as error:
             raise as_toast(error, desk) from error
         if recipe.source is None:
-            return {}, render.sentence("No settings are in this picture."), gr.Button(interactive=False)
-        notices = [("note", notice) for notice in recipe.notices]
+            return {}, render.sentence(say("No settings are in this picture.")), gr.Button(interactive=False)
+        notices = list(recipe.notices)
         model = recipe.fields.get("model")
         if model is not None and model not in [model_id for _, model_id in desk.model_choices()]:
-            notices.append(("note", "Its model is not on this server's list; the model in the form stays as it is."))
-        raw = recipe.raw_text[:_SHOWN_CHARACTERS]
+            notices.append(say("Its model is not on this server's list; the model in the form stays as it is."))
         html = render.rows(
-            [("written by", recipe.source), *settings_rows(recipe.fields), *notices, ("as written", raw)]
+            [
+                (say("written by"), recipe.source),
+                *settings_rows(recipe.fields, say),
+                *((say("note"), notice) for notice in notices),
+                (say("as written"), recipe.raw_text[:_SHOWN_CHARACTERS]),
+            ]
         )
         return recipe.fields, html, gr.Button(interactive=bool(recipe.fields))
 
+    def first_words(request: gr.Request) -> str:
+        return render.sentence(language_of(request)(_NOTHING))
+
+    greeted.then(first_words, None, found, **QUICK)
     picture.change(read_png, picture, [fields, found, restore], **PRESS)
     restore.click(
         lambda known: restored(desk, target, known) | {tabs: gr.Tabs(selected="generate")},

@@ -10,8 +10,9 @@ from tpu_ui import wording
 from tpu_ui.events import Phase, Progress
 from tpu_ui.page.verdict import Verdict
 from tpu_ui.report import Report
+from tpu_ui.translations import ENGLISH, Language, marked
 
-_VERDICT_WORDS = {"starting": "Starting", "absent": "Not downloaded", "refused": "Cannot run"}
+_VERDICT_WORDS = {"starting": marked("Starting"), "absent": marked("Not downloaded"), "refused": marked("Cannot run")}
 _MARKS = {
     "warm": "●", "on_disk": "◐", "compiling": "◔", "cold": "○",
     "failed": "✕", "refused": "✕", "absent": "↓", "starting": "…",
@@ -24,8 +25,8 @@ def mark(state: str) -> str:
     return _MARKS.get(state, "○")
 
 
-def verdict(word: Verdict) -> str:
-    title = _VERDICT_WORDS.get(word.state) or wording.state(word.state)
+def verdict(word: Verdict, say: Language = ENGLISH) -> str:
+    title = say(_VERDICT_WORDS[word.state]) if word.state in _VERDICT_WORDS else wording.state(word.state, say)
     return (
         f'<div class="verdict" data-state="{escape(word.state)}" role="status" aria-live="polite">'
         f'<span class="mark" aria-hidden="true">{mark(word.state)}</span>'
@@ -33,19 +34,21 @@ def verdict(word: Verdict) -> str:
     )
 
 
-def idle(sentence: str) -> str:
-    return _status("idle", "Ready", sentence, None)
+def idle(sentence: str, say: Language = ENGLISH) -> str:
+    return _status("idle", say("Ready"), sentence, None, say)
 
 
-def running(title: str, line: str, fraction: float | None, note: str = "") -> str:
-    return _status("running", title, line, fraction, note, is_moving=True)
+def running(title: str, line: str, fraction: float | None, note: str = "", say: Language = ENGLISH) -> str:
+    return _status("running", title, line, fraction, say, note, is_moving=True)
 
 
-def ended(state: str, title: str, sentence: str) -> str:
-    return _status(state, title, sentence, 1.0 if state == "done" else 0.0)
+def ended(state: str, title: str, sentence: str, say: Language = ENGLISH) -> str:
+    return _status(state, title, sentence, 1.0 if state == "done" else 0.0, say)
 
 
-def _status(state: str, title: str, line: str, fraction: float | None, note: str = "", is_moving: bool = False) -> str:
+def _status(
+    state: str, title: str, line: str, fraction: float | None, say: Language, note: str = "", is_moving: bool = False
+) -> str:
     """One panel of a fixed height: title, bar, line, note. Nothing moves when it changes."""
     if fraction is None:
         width, label = "100%", ""
@@ -55,30 +58,32 @@ def _status(state: str, title: str, line: str, fraction: float | None, note: str
     return (
         f'<div class="status" data-state="{escape(state)}">'
         f'<p class="title" role="status" aria-live="polite">{escape(title)}</p>'
-        f'<div class="{css}" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax="100"{label}>'
+        f'<div class="{css}" role="progressbar" aria-label="{say("Progress")}" aria-valuemin="0" '
+        f'aria-valuemax="100"{label}>'
         f'<span style="width:{width}"></span></div>'
         f'<p class="line">{escape(line) or "&nbsp;"}</p>'
         f'<p class="note">{escape(note) or "&nbsp;"}</p></div>'
     )
 
 
-def progress(event: Progress, elapsed_seconds: float | None, note: str = "") -> str:
-    line = wording.progress_line(event, elapsed_seconds)
-    title = wording.phase(event.phase)
-    return running(title, line, None if event.phase is Phase.QUEUED else wording.progress_fraction(event), note)
+def progress(event: Progress, elapsed_seconds: float | None, note: str = "", say: Language = ENGLISH) -> str:
+    line = wording.progress_line(event, elapsed_seconds, say)
+    title = wording.phase(event.phase, say)
+    return running(title, line, None if event.phase is Phase.QUEUED else wording.progress_fraction(event), note, say)
 
 
-def preview(image: Image.Image) -> str:
+def preview(image: Image.Image, say: Language = ENGLISH) -> str:
     """A picture that forms. It stands in the page itself: no file of it can be asked for by others."""
     small = ImageOps.contain(image, _PREVIEW_SIDES) if max(image.size) > max(_PREVIEW_SIDES) else image
     coded = io.BytesIO()
     small.save(coded, "JPEG", quality=90, subsampling=0)  # coarse colours would show: it is drawn large
     address = f"data:image/jpeg;base64,{base64.b64encode(coded.getvalue()).decode()}"
-    return f'<img src="{address}" alt="Preview of the picture as it forms" decoding="sync">'
+    described = escape(say("Preview of the picture as it forms"))
+    return f'<img src="{address}" alt="{described}" decoding="sync">'
 
 
-def report(finished: Report) -> str:
-    return rows(wording.report_rows(finished), "report")
+def report(finished: Report, say: Language = ENGLISH) -> str:
+    return rows(wording.report_rows(finished, say), "report")
 
 
 def rows(pairs: list[tuple[str, str]], css: str = "") -> str:

@@ -6,16 +6,21 @@ import re
 import secrets
 from urllib.parse import unquote
 
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tpu_ui.page.metrics import CONTENT_TYPE, Metrics
 
 # Gradio fetches public addresses for whoever asks. Nothing here needs that.
 _FETCHING = re.compile(r".*/gradio_api/(?:file(?:=|/)\s*[a-z][a-z0-9+.-]*:/|proxy=)", re.IGNORECASE)
+
+# The two prompts at their longest, each character written as two JSON escapes, are a quarter of it.
+_MAX_BODY_BYTES = 2_000_000
+_UPLOAD = "/gradio_api/upload"  # Gradio has a limit of its own for files
 
 
 class RefuseForeignAddresses:
@@ -31,6 +36,33 @@ class RefuseForeignAddresses:
         await self._app(scope, receive, send)
 
 
+class RefuseLargeBodies:
+    """Answers 413 to a body that is larger than any request, before it is held in memory."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].endswith(_UPLOAD):
+            await self._app(scope, receive, send)
+            return
+        told = dict(scope["headers"]).get(b"content-length", b"0")
+        if told.isdigit() and int(told) > _MAX_BODY_BYTES:
+            await PlainTextResponse("This is too large for a request.", 413)(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > _MAX_BODY_BYTES:  # sent in chunks, with no length told
+                raise HTTPException(413, "This is too large for a request.")
+            return message
+
+        await self._app(scope, counted, send)
+
+
 def app_options(metrics: Metrics, auth: tuple[tuple[str, str], ...]) -> dict:
     """What Gradio hands on to its FastAPI app."""
 
@@ -41,7 +73,7 @@ def app_options(metrics: Metrics, auth: tuple[tuple[str, str], ...]) -> dict:
 
     return {
         "routes": [Route("/metrics", tell)],
-        "middleware": [Middleware(RefuseForeignAddresses)],
+        "middleware": [Middleware(RefuseForeignAddresses), Middleware(RefuseLargeBodies)],
         "docs_url": None,
         "redoc_url": None,
         "openapi_url": None,

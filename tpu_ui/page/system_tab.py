@@ -9,9 +9,26 @@ from tpu_ui.devices import describe_devices
 from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import QUICK
+from tpu_ui.page.labels import language_of
+from tpu_ui.translations import Language, marked
 
 _PATHS = ("compile_cache", "tcmalloc")
 _ELSEWHERE = ("device", "why")  # of `auto`; this page may have been started with another
+_NAMES = {
+    "chip": marked("chip"),
+    "chips": marked("chips"),
+    "devices_per_chip": marked("devices per chip"),
+    "memory_per_chip_bytes": marked("memory per chip"),
+    "peak_bf16_flops_per_chip": marked("bf16 peak per chip (FLOP/s)"),
+    "source": marked("source"),
+    "cpu_cores": marked("CPU cores"),
+    "host_memory_bytes": marked("host memory"),
+    "tpu_emulated": marked("emulated TPU"),
+    "compile_cache": marked("compile cache"),
+    "compile_cache_bytes": marked("compile cache size"),
+    "compile_cache_budget_bytes": marked("compile cache budget"),
+}
+"""Of the facts; what is not here is a package's name."""
 
 
 def build_and_wire(desk: Desk, text: gr.I18n, tab: gr.Tab) -> None:
@@ -21,40 +38,42 @@ def build_and_wire(desk: Desk, text: gr.I18n, tab: gr.Tab) -> None:
         facts = gr.HTML(elem_id="system-facts", elem_classes="panel-card", padding=True)
     refresh = gr.Button(text("refresh"), size="sm", elem_id="system-refresh")
 
-    def show() -> tuple[str, str]:
-        return render.rows(_now(desk)) + render.link("/metrics", "Metrics for Prometheus"), render.rows(_facts(desk))
+    def show(request: gr.Request) -> tuple[str, str]:
+        say = language_of(request)
+        metrics = render.link("/metrics", say("Metrics for Prometheus"))
+        return render.rows(_now(desk, say)) + metrics, render.rows(_facts(desk, say))
 
     gr.on([tab.select, refresh.click], show, None, [now, facts], **QUICK)
 
 
-def _now(desk: Desk) -> list[tuple[str, str]]:
+def _now(desk: Desk, say: Language) -> list[tuple[str, str]]:
     rows = [
-        ("Device", f"{desk.options.device.kind} ({desk.options.device.reason})"),
-        ("Up for", wording.duration(time.time() - desk.started)),
-        ("Jobs that wait", str(desk.queue.waiting_count)),
-        ("Open pages", str(desk.presence.pages)),
+        (say("Device"), f"{desk.options.device.kind} ({desk.options.device.reason})"),
+        (say("Up for"), wording.duration(time.time() - desk.started, say)),
+        (say("Jobs that wait"), say.number(desk.queue.waiting_count)),
+        (say("Open pages"), say.number(desk.presence.pages)),
     ]
     engine, error = desk.judge.engine, desk.queue.engine_error
     if error is not None:
-        return [*rows, ("State", desk.without_paths(f"could not be started. {error}"))]
+        return [*rows, (say("State"), say("could not be started. {error}", error=desk.without_paths(str(error))))]
     if engine is None:
-        return [*rows, ("State", "starting: torch is loading")]
+        return [*rows, (say("State"), say("starting: torch is loading"))]
     memory = engine.runtime.memory()
-    promises = engine.ledger.promises()
+    used, total = (wording.size_in_bytes(count, say) for count in (memory.used_bytes, memory.total_bytes))
+    promises = {name: say.number(count) for name, count in engine.ledger.promises().items()}
     return [
         *rows,
-        ("State", "ready"),
-        ("Memory", f"{wording.size_in_bytes(memory.used_bytes)} of {wording.size_in_bytes(memory.total_bytes)}"),
-        ("Warm-up promises", f"{promises['kept']:,} kept, {promises['broken']:,} broken"),
+        (say("State"), say("ready")),
+        (say("Memory"), say("{done} of {total}", done=used, total=total)),
+        (say("Warm-up promises"), say("{kept} kept, {broken} broken", **promises)),
     ]
 
 
-def _facts(desk: Desk) -> list[tuple[str, str]]:
-    facts = describe_devices(desk.settings)
+def _facts(desk: Desk, say: Language) -> list[tuple[str, str]]:
     rows = []
-    for name, value in facts.items():
+    for name, value in describe_devices(desk.settings).items():
         if name in _ELSEWHERE or (name in _PATHS and not desk.options.is_private):
             continue
-        told = wording.size_in_bytes(value) if name.endswith("_bytes") else str(value)
-        rows.append((name.replace("_bytes", " size" if name == "compile_cache_bytes" else "").replace("_", " "), told))
+        told = wording.size_in_bytes(value, say) if name.endswith("_bytes") else str(value)
+        rows.append((say(_NAMES[name]) if name in _NAMES else name, told))
     return rows

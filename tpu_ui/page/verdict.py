@@ -18,6 +18,7 @@ from tpu_ui.resolver import Resolver
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
 from tpu_ui.sources import find_model
+from tpu_ui.translations import ENGLISH, Language
 
 
 class ForeseeingEngine(Protocol):
@@ -75,16 +76,16 @@ class Judge:
     def engine(self) -> ForeseeingEngine | None:
         return self._queue.engine
 
-    def verdict(self, request: GenerationRequest) -> Verdict:
+    def verdict(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
         """The word on a request. Never raises a TpuUiError: a refusal is a verdict."""
         try:
-            return self.check(request)
+            return self.check(request, say)
         except DoesNotFit as error:
             return Verdict("refused", str(error), fits=False, reason=str(error))
         except TpuUiError as error:
             return Verdict("refused", str(error), reason=str(error))
 
-    def check(self, request: GenerationRequest) -> Verdict:
+    def check(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
         """The word on a request that can run, as far as that is known now.
 
         Raises:
@@ -92,14 +93,14 @@ class Judge:
         """
         card = self.card(request.model)
         if not self.is_local(card):
-            return self._absent(request, card)
+            return self._absent(request, card, say)
         resolved, _ = self._resolver.resolve(request, download=False)
         if self._queue.engine_error is not None:
             raise self._queue.engine_error
         if self.engine is None:
-            word = Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started))
+            word = Verdict("starting", wording.starting(self._device_kind, time.monotonic() - self._started, say))
         else:
-            word = self._foreseen(request)
+            word = self._foreseen(request, say)
         return _with_remarks(word, resolved)
 
     def card(self, model: str | None) -> ModelCard:
@@ -149,23 +150,25 @@ class Judge:
         except TpuUiError:
             return 0.0  # it will end at once
 
-    def _absent(self, request: GenerationRequest, card: ModelCard) -> Verdict:
+    def _absent(self, request: GenerationRequest, card: ModelCard, say: Language) -> Verdict:
         resolved = self._resolver.foresee_unseen(request)
         if self._offline:
             raise LoadFailed(
                 f"{card.label} is not on this machine, and downloads are switched off.",
                 "Unset HF_HUB_OFFLINE, or choose another model.",
             )
-        gated = " The Hub asks for a login and for its licence to be accepted." if card.gated else ""
-        word = Verdict("absent", f"{card.label} is downloaded first; how long that takes is not known yet.{gated}")
+        sentence = say("{model} is downloaded first; how long that takes is not known yet.", model=card.label)
+        if card.gated:
+            sentence += " " + say("The Hub asks for a login and for its licence to be accepted.")
+        word = Verdict("absent", sentence)
         return word if resolved is None else _with_remarks(word, resolved)
 
-    def _foreseen(self, request: GenerationRequest) -> Verdict:
+    def _foreseen(self, request: GenerationRequest, say: Language) -> Verdict:
         resolved, foreseen = self.engine.foresee(request)
         nearest = None if foreseen.state is WarmupState.WARM else self._nearest_warm(request, resolved)
         return Verdict(
             state=foreseen.state.value,
-            sentence=wording.forecast_sentence(foreseen),
+            sentence=wording.forecast_sentence(foreseen, say),
             compiles_expected=foreseen.compiles_expected,
             seconds_expected=foreseen.seconds,
             runs=foreseen.runs,
