@@ -15,10 +15,12 @@ import torch
 
 from tpu_ui.compiled_modules import CallSwitch, make_group_norm_inputs_contiguous
 from tpu_ui.errors import ModeNotAllowed, NotANumber
+from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
 from tpu_ui.loading import weight_bytes
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
+from tpu_ui.pipeline_kinds import guidance_argument
 from tpu_ui.placement import Placement
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.runtime import Runtime
@@ -55,6 +57,7 @@ class LoadedPipeline:
         self._switches: dict[Placement, CallSwitch] = {}
         self._last_latents: torch.Tensor | None = None
         pipeline.scheduler = keep_on_host(pipeline.scheduler, runtime.torch_device, self._on_step)
+        fix_text_length(pipeline)
         self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
         if getattr(pipeline, "vae", None) is not None:
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
@@ -142,11 +145,12 @@ class LoadedPipeline:
             "height": request.height,
             "width": request.width,
             "num_inference_steps": request.steps,
-            "guidance_scale": DeviceScalar(request.guidance),
+            guidance_argument(type(self.pipeline).__name__): DeviceScalar(request.guidance),
             "num_images_per_prompt": request.batch,
             # Each picture has a generator of its own, on the CPU: the same noise on every device and in every batch.
             "generator": [torch.Generator("cpu").manual_seed(seed) for seed in request.seeds],
             "max_sequence_length": resolved.card.text_length,
+            "use_resolution_binning": False,  # it would make another size and scale the picture
             "output_type": "np",
         }
         taken = inspect.signature(self.pipeline.__call__).parameters
