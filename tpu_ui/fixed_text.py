@@ -30,7 +30,10 @@ def fix_text_length(pipeline: diffusers.DiffusionPipeline) -> None:
             pipeline.encode_prompt = MethodType(_encode_for_qwen_image, pipeline)
         case "ZImagePipeline":
             pipeline._encode_prompt = MethodType(_encode_for_z_image, pipeline)
-            pipeline.transformer.forward = MethodType(_z_image_forward, pipeline.transformer)
+            transformer = pipeline.transformer
+            transformer.forward = MethodType(_z_image_forward, transformer)
+            rope = transformer.rope_embedder  # computes its table at the first call, which a full graph cannot
+            rope.freqs_cis = rope.precompute_freqs_cis(rope.axes_dims, rope.axes_lens, theta=rope.theta)
 
 
 def _mask_with_padding(*args: Any, attention_mask: torch.Tensor | None = None, **kwargs: Any) -> torch.Tensor | None:

@@ -13,7 +13,7 @@ import diffusers
 import numpy
 import torch
 
-from tpu_ui.compiled_modules import CallSwitch, make_group_norm_inputs_contiguous
+from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_inputs_contiguous, move_tables
 from tpu_ui.errors import ModeNotAllowed, NotANumber
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
@@ -90,6 +90,8 @@ class LoadedPipeline:
             self.pipeline.enable_model_cpu_offload(device=self._runtime.torch_device)
         else:
             self.pipeline.to(self._runtime.torch_device)
+        for denoiser in denoisers(self.pipeline).values():
+            move_tables(denoiser, self._runtime.torch_device)
         self._runtime.synchronize()
         self.placement = placement
 
