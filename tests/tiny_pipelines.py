@@ -77,19 +77,21 @@ def _vae(**changes: object) -> AutoencoderKL:
     )  # fmt: skip
 
 
-def sd3() -> StableDiffusion3Pipeline:
+def sd3(with_t5: bool = False, **changes: object) -> StableDiffusion3Pipeline:
     tokenizer = byte_tokenizer()
     clip = _clip_config(tokenizer)
     transformer = SD3Transformer2DModel(
         sample_size=32, patch_size=2, in_channels=4, num_layers=2, attention_head_dim=8, num_attention_heads=4,
         caption_projection_dim=32, joint_attention_dim=64, pooled_projection_dim=64, out_channels=4,
-        pos_embed_max_size=64,
+        pos_embed_max_size=64, **changes,
     )  # fmt: skip
+    t5 = T5Config(vocab_size=len(tokenizer), d_model=64, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
     return StableDiffusion3Pipeline(
         transformer=transformer, scheduler=FlowMatchEulerDiscreteScheduler(),
         vae=_vae(shift_factor=0.06, scaling_factor=1.5),
         text_encoder=CLIPTextModelWithProjection(clip), tokenizer=tokenizer,
-        text_encoder_2=CLIPTextModelWithProjection(clip), tokenizer_2=tokenizer, text_encoder_3=None, tokenizer_3=None,
+        text_encoder_2=CLIPTextModelWithProjection(clip), tokenizer_2=tokenizer,
+        text_encoder_3=T5EncoderModel(t5) if with_t5 else None, tokenizer_3=byte_tokenizer(256) if with_t5 else None,
     )  # fmt: skip
 
 
@@ -130,8 +132,8 @@ def sdxl() -> StableDiffusionXLPipeline:
 
 # The templates of the newer pipelines are long, so their tokenizers get merges: learnt from these sentences.
 _SENTENCES = [
-    "You are an AI that reasons about image descriptions. You give structured responses focusing on object relationships.",
-    "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of objects.",
+    "You are an AI that reasons about image descriptions.",
+    "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships.",
     *inspect.signature(SanaPipeline.__call__).parameters["complex_human_instruction"].default,
 ]
 _CHAT_TEMPLATE = (
@@ -149,7 +151,10 @@ _PIXTRAL_TEMPLATE = (
 def _learnt(tokenizer: Tokenizer, special: list[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Vocabulary and merges of a byte pair encoding of the sentences above."""
     trainer = trainers.BpeTrainer(
-        vocab_size=700, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=700,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     tokenizer.train_from_iterator(_SENTENCES, trainer)
     model = json.loads(tokenizer.to_str())["model"]
@@ -168,7 +173,11 @@ def qwen_tokenizer() -> Qwen2Tokenizer:
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     vocab, merges = _learnt(_byte_level(special), special)
     return Qwen2Tokenizer(
-        vocab=vocab, merges=merges, extra_special_tokens=special[1:], chat_template=_CHAT_TEMPLATE, model_max_length=4096
+        vocab=vocab,
+        merges=merges,
+        extra_special_tokens=special[1:],
+        chat_template=_CHAT_TEMPLATE,
+        model_max_length=4096,
     )
 
 
@@ -284,7 +293,8 @@ def qwen_image() -> QwenImagePipeline:
         latents_mean=[0.0, 0.1, -0.1, 0.2], latents_std=[1.0, 1.2, 0.9, 1.1],
     )  # fmt: skip
     return QwenImagePipeline(
-        transformer=_livelier(transformer), scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True), vae=vae,
+        transformer=_livelier(transformer), vae=vae,
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True),
         text_encoder=Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=vision)),
         tokenizer=tokenizer,
     )  # fmt: skip
@@ -320,11 +330,14 @@ def sana() -> SanaPipeline:
 
 BUILDERS = {
     "sd3": sd3,
+    "sd3.5-large": lambda: sd3(with_t5=True, qk_norm="rms_norm"),
+    "sd3.5-medium": lambda: sd3(with_t5=True, qk_norm="rms_norm", dual_attention_layers=(0,)),
     "flux": flux,
     "flux-guided": lambda: flux(guidance_embeds=True),
     "sdxl": sdxl,
     "flux2": flux2,
     "flux2-klein": flux2_klein,
+    "flux2-klein-base": lambda: flux2_klein(is_distilled=False),
     "z-image": z_image,
     "qwen-image": qwen_image,
     "sana": sana,

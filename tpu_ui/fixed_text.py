@@ -10,6 +10,7 @@ from typing import Any
 import diffusers
 import torch
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
+from diffusers.utils import apply_lora_scale
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -60,7 +61,7 @@ def _encode_for_qwen_image(
     prompt_embeds_mask: torch.Tensor | None = None,
     max_sequence_length: int = 1024,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Text features, shape (pictures, max_sequence_length, channels), and their mask, (pictures, max_sequence_length)."""
+    """Text features, shape (pictures, max_sequence_length, channels), and their mask without the channels."""
     if prompt_embeds is None:
         device = device or self._execution_device
         template_tokens = self.prompt_template_encode_start_idx
@@ -114,6 +115,7 @@ def _encode_for_z_image(
     return list(torch.cat([features, mask], dim=-1).unbind())
 
 
+@apply_lora_scale("joint_attention_kwargs")
 def _z_image_forward(
     self: diffusers.ZImageTransformer2DModel,
     x: list[torch.Tensor],
@@ -122,7 +124,7 @@ def _z_image_forward(
     return_dict: bool = True,
     patch_size: int = 2,
     f_patch_size: int = 1,
-    joint_attention_kwargs: dict[str, Any] | None = None,
+    joint_attention_kwargs: dict[str, Any] | None = None,  # noqa: ARG001 - apply_lora_scale reads it
 ) -> Transformer2DModelOutput | tuple[list[torch.Tensor]]:
     """The transformer on text features from `_encode_for_z_image`.
 
@@ -195,5 +197,3 @@ class _ZImagePositions:
 
 def _group_up(tokens: int) -> int:
     return -(-tokens // _Z_IMAGE_GROUP) * _Z_IMAGE_GROUP
-
-

@@ -76,7 +76,7 @@ class StageOutcome:
     unsaved: int = 0
 
     def __add__(self, later: "StageOutcome") -> "StageOutcome":
-        """Of a stage that a pass comes to twice, as where a pipeline encodes the negative prompt in a call of its own."""
+        """A pass comes to a stage twice where, say, the pipeline encodes the negative prompt in a call of its own."""
         return StageOutcome(
             compiles=self.compiles + later.compiles,
             from_disk=self.from_disk + later.from_disk,

@@ -178,31 +178,6 @@ class LoadedPipeline:
         spoilt = tuple(f"picture {i + 1}: {message}; it was left out." for i in range(len(pixels)) if not good[i])
         return Pictures(pixels[good], indices, spoilt)
 
-    def truncation_notices(self, resolved: ResolvedRequest) -> tuple[str, ...]:
-        """Which text encoder will cut the prompt, how much it keeps, and the tail that is lost."""
-        notices = []
-        for name, tokenizer in self.pipeline.components.items():
-            if not name.startswith("tokenizer") or tokenizer is None or self._encoder_of(name) is None:
-                continue
-            is_clip = "clip" in type(tokenizer).__name__.lower()
-            limit = min(tokenizer.model_max_length, 77) if is_clip else resolved.card.text_length
-            for field in ("prompt", "negative_prompt"):
-                text = getattr(resolved.request, field)
-                ids = tokenizer(text, truncation=False, verbose=False).input_ids
-                if len(ids) > limit:
-                    ends = tokenizer.num_special_tokens_to_add()
-                    tail = tokenizer.decode(ids[limit - 1 :], skip_special_tokens=True).strip()
-                    shown = tail if len(tail) <= 120 else f"{tail[:50]} … {tail[-60:]}"
-                    notices.append(
-                        f"{field}: {self._encoder_of(name)} reads {limit} tokens, {ends} of them marks, of the "
-                        f"{len(ids)} given; cut off: “{shown}”."
-                    )
-        return tuple(notices)
-
-    def _encoder_of(self, tokenizer_name: str) -> str | None:
-        encoder = self.pipeline.components.get(tokenizer_name.replace("tokenizer", "text_encoder"))
-        return None if encoder is None else type(encoder).__name__
-
     # -- what the pipeline tells while it runs ------------------------------------------------------------------------
 
     def _on_step(self, step: int, steps: int, latents: torch.Tensor) -> None:

@@ -76,8 +76,20 @@ PIPELINE_KINDS: Mapping[str, PipelineKind] = MappingProxyType(
             fixed_sample_size=128,
             denoiser_sees_only_token_count=True,
         ),
-        "Flux2Pipeline": PipelineKind(50, 4.0, GuidanceKind.DISTILLED, False, 512, patch=2, fixed_sample_size=128),
-        "Flux2KleinPipeline": PipelineKind(50, 4.0, _FREE, False, 512, patch=2, fixed_sample_size=128),
+        "Flux2Pipeline": PipelineKind(
+            50,
+            4.0,
+            GuidanceKind.DISTILLED,
+            False,
+            512,
+            patch=2,
+            fixed_sample_size=128,
+            denoiser_sees_only_token_count=True,
+        ),
+        # Where it is not distilled, it guides against an empty prompt of its own.
+        "Flux2KleinPipeline": PipelineKind(
+            50, 4.0, _FREE, False, 512, patch=2, fixed_sample_size=128, denoiser_sees_only_token_count=True
+        ),
         "ChromaPipeline": PipelineKind(35, 5.0, _FREE, True, 512, patch=2, fixed_sample_size=128),
         # Its guidance_scale is for distilled weights that nobody has published.
         "QwenImagePipeline": PipelineKind(

@@ -95,7 +95,9 @@ def resolve(
     guidance_on = card.guidance_kind is GuidanceKind.CLASSIFIER_FREE and guidance > off_at
     negative_prompt = request.negative_prompt
     if negative_prompt.strip() and not (card.takes_negative_prompt and guidance_on):
-        why = f"at guidance {off_at:g}{' or below' * (off_at > 0)}" if card.takes_negative_prompt else f"by {card.label}"
+        why = (
+            f"at guidance {off_at:g}{' or below' * (off_at > 0)}" if card.takes_negative_prompt else f"by {card.label}"
+        )
         notices.append(f"negative_prompt: ignored {why}.")
         negative_prompt = ""
     filled = replace(
