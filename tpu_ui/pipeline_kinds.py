@@ -95,6 +95,9 @@ PIPELINE_KINDS: Mapping[str, PipelineKind] = MappingProxyType(
         "QwenImagePipeline": PipelineKind(
             50, 4.0, _FREE, True, 512, patch=2, fixed_sample_size=128, guidance_argument="true_cfg_scale"
         ),
+        "QwenImage21Pipeline": PipelineKind(
+            40, 4.0, _FREE, True, 512, fixed_multiple=32, guidance_argument="true_cfg_scale"
+        ),
         "ZImagePipeline": PipelineKind(50, 5.0, _FREE, True, 512, patch=2, fixed_sample_size=128, guidance_off_at=0.0),
         "Lumina2Pipeline": PipelineKind(30, 4.0, _FREE, True, 256, patch=2, fixed_sample_size=128),
         "SanaPipeline": PipelineKind(20, 4.5, _FREE, True, 300, fixed_multiple=32),
