@@ -77,8 +77,8 @@ def _encode_for_qwen_image(
             input_ids=tokens.input_ids, attention_mask=tokens.attention_mask, output_hidden_states=True
         ).hidden_states[-1]
         prompt_embeds = hidden[:, template_tokens:].to(self.text_encoder.dtype)
-        # As the transformer wants it: with a mask of integers XLA:CPU, the emulation's compiler, loses a function of the
-        # graph of a tiny model at 64×64 ("Function multiply_exponential_fusion not found").
+        # As the transformer wants it: with a mask of integers XLA:CPU, the emulation's compiler, loses a function of
+        # the graph of a tiny model at 64×64 ("Function multiply_exponential_fusion not found").
         prompt_embeds_mask = tokens.attention_mask[:, template_tokens:].bool()
     return tuple(each.repeat_interleave(num_images_per_prompt, dim=0) for each in (prompt_embeds, prompt_embeds_mask))
 

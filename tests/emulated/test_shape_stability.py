@@ -64,10 +64,9 @@ def test_a_flux_transformer_shares_its_graph_between_orientations(generate, mana
     resolved, _ = manager.foresee(tall)
     keys = resolved.graph_keys(manager.toolchain)
     assert manager.ledger.state(keys[Stage.DENOISER]).value == "warm"
-    before = manager.runtime.counters().compiles
-    report = generate(model=model, mode="compile", width=64, height=96).report
+    with manager.runtime.forbid_recompiles():  # the latents and the decoder, outside torch.compile, are new
+        report = generate(model=model, mode="compile", width=64, height=96).report
     denoiser = manager.ledger.record(keys[Stage.DENOISER].digest)
     assert report.ok
-    assert manager.runtime.counters().compiles - before <= 4, "only the latents and the decoder are new"
     assert denoiser.key.tokens == 24 * 16
     assert report.placement == Placement.SINGLE
