@@ -79,9 +79,8 @@ class CallSwitch:
         self._compiled: dict[torch.nn.Module, Callable] = {}
 
     def set(self, mode: ExecutionMode) -> None:
-        """From now on the modules run in `mode`; nothing of another mode stays."""
-        for module in {*self._to_compile, *self._denoisers}:
-            module._compiled_call_impl = None
+        """From now on the modules run in `mode`; nothing of another mode of this placement stays."""
+        self.take_off()
         if mode is ExecutionMode.COMPILED:
             for module in self._to_compile:
                 if module not in self._compiled:
@@ -90,10 +89,14 @@ class CallSwitch:
         for module in self._denoisers:
             module._compiled_call_impl = self._noting(module._compiled_call_impl or module._call_impl)
 
-    def remove(self) -> None:
-        """Leave the modules as they were."""
+    def take_off(self) -> None:
+        """Leave the modules as they were; what is compiled is kept for the next `set`."""
         for module in {*self._to_compile, *self._denoisers}:
             module._compiled_call_impl = None
+
+    def remove(self) -> None:
+        """As `take_off`, and forget what is compiled."""
+        self.take_off()
         self._compiled.clear()
 
     def _noting(self, call: Callable) -> Callable:

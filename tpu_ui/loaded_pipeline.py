@@ -102,6 +102,8 @@ class LoadedPipeline:
             self._switches[self.placement] = CallSwitch(
                 self.pipeline, self.placement, self._runtime.compile, lambda: self._enter(Stage.DENOISER)
             )
+        for switch in self._switches.values():  # those of other placements too: they compile other modules
+            switch.take_off()
         self._switches[self.placement].set(mode)
 
     def unload(self) -> None:

@@ -18,3 +18,14 @@ def test_seeds_and_prompts_matter(generate):
     assert (one != numpy.asarray(generate(seed=2).images[0])).any()
     assert (one != numpy.asarray(generate(seed=1, prompt="something else").images[0])).any()
     assert (one != numpy.asarray(generate(seed=1, negative_prompt="red").images[0])).any()
+
+
+def test_no_compiled_block_stays_when_placement_and_mode_change(generate, manager):
+    """Under CPU offload the blocks are compiled, on one chip the whole transformer."""
+    generate(mode="compile", placement="cpu_offload")
+    (loaded,) = [p for identity, p in manager._residency._pipelines.items() if identity[0] == "sd3"]
+    blocks = loaded.pipeline.transformer.transformer_blocks
+    assert all(block._compiled_call_impl for block in blocks)
+    for mode in ("strict", "compile"):
+        generate(mode=mode, placement="single")
+        assert not any(block._compiled_call_impl for block in blocks)
