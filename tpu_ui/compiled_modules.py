@@ -102,6 +102,21 @@ class CallSwitch:
         return noted
 
 
+def move_tables(module: torch.nn.Module, device: torch.device) -> None:
+    """Move the tables of rotary embeddings that a denoiser holds as plain attributes, which no `to` reaches.
+
+    TorchTPU 0.2.0 fails on a compiled graph that moves such a table itself ("expected tensor to be on tpu, got cpu").
+    """
+    for part in module.modules():
+        own_objects = [value for value in vars(part).values() if type(value).__module__ == type(part).__module__]
+        for holder in (part, *(value for value in own_objects if not isinstance(value, torch.nn.Module))):
+            for name, value in vars(holder).items():
+                if isinstance(value, torch.Tensor):
+                    setattr(holder, name, value.to(device))
+                elif isinstance(value, list) and value and all(isinstance(each, torch.Tensor) for each in value):
+                    setattr(holder, name, [each.to(device) for each in value])
+
+
 def make_group_norm_inputs_contiguous(module: torch.nn.Module) -> None:
     """Work around TorchTPU 0.2.0, which lowers group_norm to a view: on the permuted strides that a VAE's attention
     returns it fails ("cannot create a view of shape ...") when a batch has more than one picture.

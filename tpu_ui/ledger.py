@@ -75,6 +75,18 @@ class StageOutcome:
     new_files: dict[str, int] | None = None
     unsaved: int = 0
 
+    def __add__(self, later: "StageOutcome") -> "StageOutcome":
+        """A pass comes to a stage twice where, say, the pipeline encodes the negative prompt in a call of its own."""
+        return StageOutcome(
+            compiles=self.compiles + later.compiles,
+            from_disk=self.from_disk + later.from_disk,
+            compile_seconds=self.compile_seconds + later.compile_seconds,
+            run_seconds=self.run_seconds + later.run_seconds,
+            step_seconds=later.step_seconds or self.step_seconds,
+            new_files=(self.new_files or {}) | (later.new_files or {}),
+            unsaved=self.unsaved + later.unsaved,
+        )
+
 
 class GraphLedger:
     """Thread-safe. Reading states never waits for the device."""

@@ -14,12 +14,14 @@ import numpy
 import torch
 from PIL import Image
 
-from tpu_ui.compiled_modules import CallSwitch, make_group_norm_inputs_contiguous
+from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_inputs_contiguous, move_tables
 from tpu_ui.errors import ModeNotAllowed, NotANumber
+from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
 from tpu_ui.loading import weight_bytes
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
+from tpu_ui.pipeline_kinds import guidance_argument
 from tpu_ui.placement import Placement
 from tpu_ui.preview import LatentColours, LatentPreview
 from tpu_ui.request import GenerationRequest
@@ -66,6 +68,7 @@ class LoadedPipeline:
         pipeline.scheduler = keep_on_host(
             pipeline.scheduler, runtime.torch_device, lambda: self._enter(Stage.DENOISER), self._on_step
         )
+        fix_text_length(pipeline)
         self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
         if getattr(pipeline, "vae", None) is not None:
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
@@ -98,6 +101,8 @@ class LoadedPipeline:
             self.pipeline.enable_model_cpu_offload(device=self._runtime.torch_device)
         else:
             self.pipeline.to(self._runtime.torch_device)
+        for denoiser in denoisers(self.pipeline).values():
+            move_tables(denoiser, self._runtime.torch_device)
         self._runtime.synchronize()
         self.placement = placement
 
@@ -155,11 +160,12 @@ class LoadedPipeline:
             "height": request.height,
             "width": request.width,
             "num_inference_steps": request.steps,
-            "guidance_scale": DeviceScalar(request.guidance),
+            guidance_argument(type(self.pipeline).__name__): DeviceScalar(request.guidance),
             "num_images_per_prompt": request.batch,
             # Each picture has a generator of its own, on the CPU: the same noise on every device and in every batch.
             "generator": [torch.Generator("cpu").manual_seed(seed) for seed in request.seeds],
             "max_sequence_length": resolved.card.text_length,
+            "use_resolution_binning": False,  # it would make another size and scale the picture
             "output_type": "np",
         }
         taken = inspect.signature(self.pipeline.__call__).parameters
@@ -190,31 +196,6 @@ class LoadedPipeline:
         latents = self._last_latents
         if latents is not None and self._colours.wants_more and max(indices) < len(latents):
             self._colours.learn(latents[list(indices)].float().numpy(), images)
-
-    def truncation_notices(self, resolved: ResolvedRequest) -> tuple[str, ...]:
-        """Which text encoder will cut the prompt, how much it keeps, and the tail that is lost."""
-        notices = []
-        for name, tokenizer in self.pipeline.components.items():
-            if not name.startswith("tokenizer") or tokenizer is None or self._encoder_of(name) is None:
-                continue
-            is_clip = "clip" in type(tokenizer).__name__.lower()
-            limit = min(tokenizer.model_max_length, 77) if is_clip else resolved.card.text_length
-            for field in ("prompt", "negative_prompt"):
-                text = getattr(resolved.request, field)
-                ids = tokenizer(text, truncation=False, verbose=False).input_ids
-                if len(ids) > limit:
-                    ends = tokenizer.num_special_tokens_to_add()
-                    tail = tokenizer.decode(ids[limit - 1 :], skip_special_tokens=True).strip()
-                    shown = tail if len(tail) <= 120 else f"{tail[:50]} … {tail[-60:]}"
-                    notices.append(
-                        f"{field}: {self._encoder_of(name)} reads {limit} tokens, {ends} of them marks, of the "
-                        f"{len(ids)} given; cut off: “{shown}”."
-                    )
-        return tuple(notices)
-
-    def _encoder_of(self, tokenizer_name: str) -> str | None:
-        encoder = self.pipeline.components.get(tokenizer_name.replace("tokenizer", "text_encoder"))
-        return None if encoder is None else type(encoder).__name__
 
     # -- what the pipeline tells while it runs ------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ def load_pipeline(folder: "ModelFolder", dtype: torch.dtype, on_progress: LoadLi
         done += component.weight_bytes
     on_progress(done, total, "")
     try:
+        tokenizers = _tokenizers_of_processors(folder)
         pipeline_class = getattr(diffusers, folder.pipeline_class)
         pipeline = pipeline_class.from_pretrained(
             folder.path,
@@ -52,8 +53,10 @@ def load_pipeline(folder: "ModelFolder", dtype: torch.dtype, on_progress: LoadLi
             use_safetensors=True,
             dtype=dtype,
             **_absent(pipeline_class, folder),
+            **dict.fromkeys(tokenizers),
             **models,
         )
+        pipeline.register_modules(**tokenizers)
     except (OSError, ValueError, TypeError, AttributeError, ImportError, KeyError) as error:
         raise LoadFailed(
             f"{folder.path.name}: diffusers could not build {folder.pipeline_class} ({_first_line(error)}).",
@@ -68,6 +71,18 @@ def _absent(pipeline_class: type, folder: "ModelFolder") -> dict[str, None]:
     wanted = inspect.signature(pipeline_class.__init__).parameters.values()
     named = [p.name for p in wanted if p.default is inspect.Parameter.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     return {name: None for name in named if name != "self" and name not in folder.components}
+
+
+def _tokenizers_of_processors(folder: "ModelFolder") -> dict[str, transformers.PreTrainedTokenizerBase]:
+    """The tokenizers alone of components that are whole processors (FLUX.2): the other half reads pictures, which text
+    to image does without, and its classes refuse to be made where torchvision is absent.
+    """
+    names = [component.name for component in folder.components.values() if component.class_name.endswith("Processor")]
+    return {
+        name: transformers.AutoTokenizer.from_pretrained(folder.path / name, local_files_only=True)
+        for name in names
+        if name.startswith("tokenizer")
+    }
 
 
 def _load_model(folder: "ModelFolder", component, dtype: torch.dtype) -> torch.nn.Module:

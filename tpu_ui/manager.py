@@ -27,6 +27,7 @@ from tpu_ui.resolver import Resolver
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
 from tpu_ui.sources import ModelSource
+from tpu_ui.truncation import truncation_notices
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class PipelineManager:
                 loaded = self._acquire(resolved, source, emit, cancelled)
                 load_seconds = time.perf_counter() - started
                 # 4 run
-                notices = resolved.notices + loaded.truncation_notices(resolved)
+                notices = resolved.notices + truncation_notices(loaded.pipeline, resolved)
                 made = self._run_as_promised(loaded, resolved, keys, state, expected, emit, cancelled)
                 total_seconds = time.perf_counter() - started
                 images = _to_images(made.pictures)

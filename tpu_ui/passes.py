@@ -126,7 +126,7 @@ class PassObserver:
         spent = now[1] - self._at_stage[1]
         is_denoiser = self._stage is Stage.DENOISER
         new_files = self._new_files(spent.compiles) if spent.compiles else {}
-        self._outcomes[self._stage] = StageOutcome(
+        outcome = StageOutcome(
             compiles=spent.compiles,
             from_disk=max(0, spent.requested - spent.compiles),
             # Dynamo may trace while XLA still compiles the graph before; together they took no longer than the stage.
@@ -136,6 +136,8 @@ class PassObserver:
             new_files=new_files,
             unsaved=max(0, spent.compiles - len(new_files)) if self._runtime.one_file_a_graph else 0,
         )
+        earlier = self._outcomes.get(self._stage)
+        self._outcomes[self._stage] = outcome if earlier is None else earlier + outcome
         self._stage = None
 
     def _new_files(self, compiles: int) -> dict[str, int]:

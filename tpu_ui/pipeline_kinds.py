@@ -20,7 +20,7 @@ class GuidanceKind(StrEnum):
     DISTILLED = "distilled"
     """The guidance value is an input of the denoiser: one pass a step, no negative prompt."""
     CLASSIFIER_FREE = "classifier_free"
-    """The denoiser runs with and without the prompt; a value of 1 or less switches the second pass off."""
+    """The denoiser runs with and without the prompt; a low value switches the second pass off."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class PipelineKind:
         fixed_multiple: pixels, where the pipeline checks a fixed number instead of the autoencoder's scale.
         fixed_sample_size: latents on a side of the default size, where it is not the denoiser's sample_size.
         denoiser_sees_only_token_count: the denoiser's inputs have the same shapes for 1024×768 and 768×1024.
+        guidance_argument: the argument of `__call__` that scales classifier-free guidance.
+        guidance_off_at: the largest guidance value at which the denoiser runs without classifier-free guidance.
     """
 
     steps: int
@@ -48,6 +50,8 @@ class PipelineKind:
     fixed_multiple: int | None = None
     fixed_sample_size: int | None = None
     denoiser_sees_only_token_count: bool = False
+    guidance_argument: str = "guidance_scale"
+    guidance_off_at: float = 1.0
 
 
 _FREE = GuidanceKind.CLASSIFIER_FREE
@@ -72,11 +76,29 @@ PIPELINE_KINDS: Mapping[str, PipelineKind] = MappingProxyType(
             fixed_sample_size=128,
             denoiser_sees_only_token_count=True,
         ),
-        "Flux2Pipeline": PipelineKind(50, 4.0, GuidanceKind.DISTILLED, False, 512, patch=2, fixed_sample_size=128),
-        "Flux2KleinPipeline": PipelineKind(50, 4.0, _FREE, False, 512, patch=2, fixed_sample_size=128),
+        "Flux2Pipeline": PipelineKind(
+            50,
+            4.0,
+            GuidanceKind.DISTILLED,
+            False,
+            512,
+            patch=2,
+            fixed_sample_size=128,
+            denoiser_sees_only_token_count=True,
+        ),
+        # Where it is not distilled, it guides against an empty prompt of its own.
+        "Flux2KleinPipeline": PipelineKind(
+            50, 4.0, _FREE, False, 512, patch=2, fixed_sample_size=128, denoiser_sees_only_token_count=True
+        ),
         "ChromaPipeline": PipelineKind(35, 5.0, _FREE, True, 512, patch=2, fixed_sample_size=128),
-        "QwenImagePipeline": PipelineKind(50, 4.0, _FREE, True, 512, patch=2, fixed_sample_size=128),
-        "ZImagePipeline": PipelineKind(50, 5.0, _FREE, True, 512, patch=2, fixed_sample_size=128),
+        # Its guidance_scale is for distilled weights that nobody has published.
+        "QwenImagePipeline": PipelineKind(
+            50, 4.0, _FREE, True, 512, patch=2, fixed_sample_size=128, guidance_argument="true_cfg_scale"
+        ),
+        "QwenImage21Pipeline": PipelineKind(
+            40, 4.0, _FREE, True, 512, fixed_multiple=32, guidance_argument="true_cfg_scale"
+        ),
+        "ZImagePipeline": PipelineKind(50, 5.0, _FREE, True, 512, patch=2, fixed_sample_size=128, guidance_off_at=0.0),
         "Lumina2Pipeline": PipelineKind(30, 4.0, _FREE, True, 256, patch=2, fixed_sample_size=128),
         "SanaPipeline": PipelineKind(20, 4.5, _FREE, True, 300, fixed_multiple=32),
         "PixArtSigmaPipeline": PipelineKind(20, 4.5, _FREE, True, 300),
@@ -138,6 +160,14 @@ TEXT_TO_IMAGE_CLASSES = frozenset(
         "ZImagePipeline",
     }
 )
+
+
+def guidance_argument(pipeline_class: str | None) -> str:
+    return PIPELINE_KINDS.get(pipeline_class, USUAL_TRANSFORMER_PIPELINE).guidance_argument
+
+
+def guidance_off_at(pipeline_class: str | None) -> float:
+    return PIPELINE_KINDS.get(pipeline_class, USUAL_TRANSFORMER_PIPELINE).guidance_off_at
 
 
 def check_text_to_image(pipeline_class: str) -> None:

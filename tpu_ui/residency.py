@@ -96,13 +96,14 @@ class Residency:
             self._evict(next(iter(self._pipelines)))
 
     def evict_all(self) -> None:
-        for identity in list(self._pipelines):
-            self._evict(identity)
+        self._evict(*self._pipelines)
 
-    def _evict(self, identity: tuple[str, str]) -> None:
-        log.info("dropping %s from memory", identity[0])
-        self._pipelines.pop(identity).unload()
-        self.drop_graphs()
+    def _evict(self, *identities: tuple[str, str]) -> None:
+        for identity in identities:
+            log.info("dropping %s from memory", identity[0])
+            self._pipelines.pop(identity).unload()
+        if identities:
+            self.drop_graphs()
 
     def drop_graphs(self) -> None:
         """Executables cannot be dropped one by one. All go; the disk has them, and the ledger says so."""

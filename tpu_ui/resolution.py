@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from tpu_ui.catalogue import ModelCard
 from tpu_ui.graphs import GraphKey, Stage
 from tpu_ui.modes import ExecutionMode, check_mode_on_device
-from tpu_ui.pipeline_kinds import GuidanceKind
+from tpu_ui.pipeline_kinds import GuidanceKind, guidance_off_at
 from tpu_ui.request import GenerationRequest
 
 
@@ -90,10 +90,13 @@ def resolve(
     if card.guidance_kind is GuidanceKind.NONE and guidance != card.default_guidance:
         notices.append(f"guidance: ignored, since {card.label} was distilled to run without it.")
         guidance = card.default_guidance
-    guidance_on = card.guidance_kind is GuidanceKind.CLASSIFIER_FREE and guidance > 1
+    off_at = guidance_off_at(card.pipeline_class)
+    guidance_on = card.guidance_kind is GuidanceKind.CLASSIFIER_FREE and guidance > off_at
     negative_prompt = request.negative_prompt
     if negative_prompt.strip() and not (card.takes_negative_prompt and guidance_on):
-        why = "at guidance 1 or below" if card.takes_negative_prompt else f"by {card.label}"
+        why = (
+            f"at guidance {off_at:g}{' or below' * (off_at > 0)}" if card.takes_negative_prompt else f"by {card.label}"
+        )
         notices.append(f"negative_prompt: ignored {why}.")
         negative_prompt = ""
     filled = replace(

@@ -9,29 +9,6 @@ from tpu_ui.errors import UnexpectedCompile
 from tpu_ui.placement import Placement
 
 MODES = ("strict", "fused", "compile")
-MODELS = ("sd3", "flux", "flux-guided", "sdxl")
-
-
-@pytest.mark.parametrize("placement", ["single", "cpu_offload"])
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("model", MODELS)
-def test_only_the_first_request_of_a_shape_compiles(generate, manager, model, mode, placement):
-    fixed = {"model": model, "mode": mode, "placement": placement}
-    generate(**fixed)
-    before = manager.runtime.counters().compiles
-    for changes in (
-        {"prompt": "two dogs"},
-        {"prompt": "", "seed": 7},
-        {"prompt": "a very long prompt " * 40},
-        {"negative_prompt": "blurry, dark"},
-        {"steps": 8},
-        {"steps": 1},
-        {"steps": 5, "guidance": 5.5},
-        {"guidance": 2.25, "seed": 2**63 - 1},
-    ):
-        report = generate(**fixed, **changes).report
-        assert (report.state_before, report.was_warm, report.new_compiles) == ("warm", True, 0), changes
-    assert manager.runtime.counters().compiles == before
 
 
 requests = st.fixed_dictionaries(
@@ -83,20 +60,20 @@ def test_more_shapes_than_dynamo_allows_by_itself(runtime):
         compiled(torch.ones(99, 4).to(runtime.torch_device))
 
 
-def test_a_flux_transformer_shares_its_graph_between_orientations(generate, manager):
+@pytest.mark.parametrize("model", ["flux", "flux2-klein"])
+def test_a_flux_transformer_shares_its_graph_between_orientations(generate, manager, model):
     """It sees a number of tokens: after 96x64, 64x96 compiles nothing in the denoiser."""
     from tpu_ui.graphs import Stage
     from tpu_ui.request import GenerationRequest
 
-    wide = generate(model="flux", mode="compile", width=96, height=64)
+    wide = generate(model=model, mode="compile", width=96, height=64)
     tall = GenerationRequest(model=wide.request.model, mode="compile", width=64, height=96)
     resolved, _ = manager.foresee(tall)
     keys = resolved.graph_keys(manager.toolchain)
     assert manager.ledger.state(keys[Stage.DENOISER]).value == "warm"
-    before = manager.runtime.counters().compiles
-    report = generate(model="flux", mode="compile", width=64, height=96).report
+    with manager.runtime.forbid_recompiles():  # the latents and the decoder, outside torch.compile, are new
+        report = generate(model=model, mode="compile", width=64, height=96).report
     denoiser = manager.ledger.record(keys[Stage.DENOISER].digest)
     assert report.ok
-    assert manager.runtime.counters().compiles - before <= 4, "only the latents and the decoder are new"
     assert denoiser.key.tokens == 24 * 16
     assert report.placement == Placement.SINGLE

@@ -41,14 +41,62 @@ MODEL_INDEX = {
         "unet": ["diffusers", "UNet2DConditionModel"],
         "vae": ["diffusers", "AutoencoderKL"],
     },
+    "flux2": {
+        "_class_name": "Flux2Pipeline",
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "text_encoder": ["transformers", "Mistral3ForConditionalGeneration"],
+        "tokenizer": ["transformers", "PixtralProcessor"],
+        "transformer": ["diffusers", "Flux2Transformer2DModel"],
+        "vae": ["diffusers", "AutoencoderKLFlux2"],
+    },
+    "flux2-klein": {
+        "_class_name": "Flux2KleinPipeline",
+        "is_distilled": True,
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "text_encoder": ["transformers", "Qwen3ForCausalLM"],
+        "tokenizer": ["transformers", "Qwen2TokenizerFast"],
+        "transformer": ["diffusers", "Flux2Transformer2DModel"],
+        "vae": ["diffusers", "AutoencoderKLFlux2"],
+    },
+    "z-image": {
+        "_class_name": "ZImagePipeline",
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "text_encoder": ["transformers", "Qwen3ForCausalLM"],
+        "tokenizer": ["transformers", "Qwen2Tokenizer"],
+        "transformer": ["diffusers", "ZImageTransformer2DModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+    },
+    "qwen-image": {
+        "_class_name": "QwenImagePipeline",
+        "scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"],
+        "text_encoder": ["transformers", "Qwen2_5_VLForConditionalGeneration"],
+        "tokenizer": ["transformers", "Qwen2Tokenizer"],
+        "transformer": ["diffusers", "QwenImageTransformer2DModel"],
+        "vae": ["diffusers", "AutoencoderKLQwenImage"],
+    },
+    "sana": {
+        "_class_name": "SanaPipeline",
+        "scheduler": ["diffusers", "DPMSolverMultistepScheduler"],
+        "text_encoder": ["transformers", "Gemma2Model"],
+        "tokenizer": ["transformers", "GemmaTokenizerFast"],
+        "transformer": ["diffusers", "SanaTransformer2DModel"],
+        "vae": ["diffusers", "AutoencoderDC"],
+    },
 }
 
 # The figures that decide on sizes, as in the configurations of the real models.
 CONFIGS: dict[str, dict[str, Any]] = {
     "SD3Transformer2DModel": {"num_layers": 1, "patch_size": 2, "sample_size": 128, "pos_embed_max_size": 384},
     "FluxTransformer2DModel": {"num_layers": 1, "num_single_layers": 2, "patch_size": 1, "guidance_embeds": False},
+    "Flux2Transformer2DModel": {"patch_size": 1},
+    "ZImageTransformer2DModel": {"all_patch_size": [2]},
+    "QwenImageTransformer2DModel": {"patch_size": 2},
+    "SanaTransformer2DModel": {"patch_size": 1, "sample_size": 32},
     "UNet2DConditionModel": {"sample_size": 128},
     "AutoencoderKL": {"block_out_channels": [128, 256, 512, 512]},
+    "AutoencoderKLFlux2": {"block_out_channels": [128, 256, 512, 512]},
+    "AutoencoderKLQwenImage": {"temperal_downsample": [False, True, True]},
+    "AutoencoderDC": {"encoder_block_out_channels": [128, 256, 512, 512, 1024, 1024]},
     "CLIPTokenizer": {"model_max_length": 77},
 }
 
@@ -105,7 +153,7 @@ def write_folder(
         config = {"_class_name": class_name, **CONFIGS.get(class_name, {}), **(configs or {}).get(name, {})}
         if class_name.endswith("Scheduler"):
             write_json(root / name / "scheduler_config.json", config)
-        elif class_name.endswith("Tokenizer"):
+        elif class_name.endswith(("Tokenizer", "TokenizerFast", "Processor")):
             write_json(root / name / "tokenizer_config.json", config)
         else:
             write_json(root / name / "config.json", config)

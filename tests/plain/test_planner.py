@@ -213,7 +213,7 @@ def test_what_was_asked_for_and_cannot_fit_is_refused_with_the_figures_and_a_way
     for placement in Placement:
         with pytest.raises(DoesNotFit, match="one process runs on one device only"):
             plan_for(FLUX2_DEV, chips=4).check(placement)
-    with pytest.raises(DoesNotFit, match=r"FLUX\.2-dev does not fit: transformer alone: weights 60\.02 GiB > 31\.25"):
+    with pytest.raises(DoesNotFit, match=r"FLUX\.2 dev does not fit: transformer alone: weights 60\.02 GiB > 31\.25"):
         plan_for(FLUX2_DEV).check(Placement.AUTO)
 
 
