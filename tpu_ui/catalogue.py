@@ -168,6 +168,7 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
         UnknownModel: the name is none of these; close matches are named.
         UnusableModel: the name is a folder that cannot be used.
     """
+    catalogue = tuple(catalogue)
     cards = {card.id.casefold(): card for card in catalogue}
     repositories = {card.repo_id.casefold(): card for card in cards.values() if card.repo_id is not None}
     wanted = name.strip()

@@ -14,6 +14,7 @@ _CONFIG_NAMES = (  # by the end of the class name; a model has config.json
     (("ImageProcessor", "ImageProcessorFast", "FeatureExtractor"), ("preprocessor_config.json",)),
     (("Processor",), ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")),
 )
+_OTHER_NAMES = "Fetch the files without a variant, or take the variant's name out of the file names of every component."
 _SAFE_WEIGHTS_ONLY = "Ask its author for safetensors weights, or convert them on a machine where you trust the file."
 
 
@@ -44,7 +45,14 @@ def leading_weight_file(found: Collection[str], library: str) -> str | None:
     return None
 
 
-def why_no_weights(place: str, name: str, library: str, found: Collection[str], unfinished: str = "") -> UnusableModel:
+def why_no_weights(
+    place: str,
+    name: str,
+    library: str,
+    found: Collection[str],
+    unfinished: str = "",
+    remedy_for_variants: str = _OTHER_NAMES,
+) -> UnusableModel:
     """What to tell of a component without weights that can be loaded.
 
     Args:
@@ -62,7 +70,7 @@ def why_no_weights(place: str, name: str, library: str, found: Collection[str], 
         return UnusableModel(
             f"{place}: {name} has its weights only as variant {' and '.join(variants)}; "
             f"{stem}.safetensors, without a variant, is missing.",
-            "Fetch the files without a variant, or take the variant's name out of the file names of every component.",
+            remedy_for_variants,
         )
     pickles = sorted(each for each in found if each.endswith(PICKLE_SUFFIXES))
     if pickles:

@@ -18,6 +18,7 @@ _STATE_WORDS = {
 
 _PHASE_WORDS = {
     Phase.QUEUED: "Waiting in the queue",
+    Phase.DOWNLOADING: "Downloading the model",
     Phase.LOADING: "Loading the model",
     Phase.PLACING: "Placing the model on the device",
     Phase.COMPILING: "Compiling",
@@ -45,13 +46,13 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
 
 
-def size_in_bytes(count: int | float | None) -> str:
-    """Bytes with a decimal unit: "512 B", "1.2 MB", "22.5 GB"."""
+def size_in_bytes(count: int | float | None, in_unit: str | None = None) -> str:
+    """Bytes with a decimal unit, if none is given that which suits: "512 B", "1.2 MB", "22.5 GB"."""
     if count is None:
         return NOT_KNOWN
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
+        if unit == in_unit or (in_unit is None and value < 999.5):
             return f"{value:.0f} {unit}" if unit == "B" or value >= 99.5 else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} TB"
@@ -137,6 +138,8 @@ def progress_line(progress: Progress, elapsed_seconds: float | None = None) -> s
     match progress.phase:
         case Phase.QUEUED:
             return waiting_line(progress.position or 0, None)
+        case Phase.DOWNLOADING if progress.bytes_total:
+            return _download_line(progress)
         case Phase.LOADING if progress.bytes_total:
             part = f" · {progress.detail}" if progress.detail else ""
             return f"{size_in_bytes(progress.bytes_done)} of {size_in_bytes(progress.bytes_total)}{part}"
@@ -155,10 +158,23 @@ def progress_line(progress: Progress, elapsed_seconds: float | None = None) -> s
     return f"{duration(elapsed)} so far" if elapsed >= 1 else ""
 
 
+def _download_line(progress: Progress) -> str:
+    done, total = progress.bytes_done or 0, size_in_bytes(progress.bytes_total)
+    unit = total.split()[1]
+    parts = [f"{size_in_bytes(done, unit).removesuffix(f' {unit}')} of {total}"]
+    if progress.bytes_per_second:
+        parts.append(f"{size_in_bytes(progress.bytes_per_second)}/s")
+    parts.append(f"file {progress.file} of {progress.files}")
+    line = ", ".join(parts)
+    if progress.bytes_per_second and done < progress.bytes_total:
+        line += f" · {duration((progress.bytes_total - done) / progress.bytes_per_second)} left"
+    return f"{line} · {progress.detail}" if progress.detail else line
+
+
 def progress_fraction(progress: Progress) -> float | None:
     """How much of the phase is done, 0 to 1; None where nobody knows."""
     match progress.phase:
-        case Phase.LOADING if progress.bytes_total:
+        case Phase.DOWNLOADING | Phase.LOADING if progress.bytes_total:
             return min(1.0, (progress.bytes_done or 0) / progress.bytes_total)
         case Phase.COMPILING if progress.graphs_expected and progress.graphs is not None:
             return min(1.0, progress.graphs / progress.graphs_expected)

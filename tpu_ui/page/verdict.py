@@ -18,7 +18,7 @@ from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.resolver import Resolver, weight_bytes_on_device
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
-from tpu_ui.sources import ModelSource, find_model
+from tpu_ui.sources import ModelSource
 
 
 class ForeseeingEngine(Protocol):
@@ -96,7 +96,7 @@ class Judge:
             if card.is_complete:
                 card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
             return self._absent(card)
-        resolved, source = self._resolver.resolve(request, download=False)
+        resolved, source = self._resolver.resolve(request)
         remarks = self._check_memory(request, resolved, source) + resolved.notices
         if self._queue.engine_error is not None:
             raise self._queue.engine_error
@@ -116,9 +116,9 @@ class Judge:
         if card.is_complete and card.repo_id is not None:
             return card
         if card.repo_id is None:
-            return find_model(model or "", offline=True).card
+            return self._resolver.find(model or "").card
         try:
-            return find_model(model or "", offline=True).card
+            return self._resolver.find(model or "").card
         except LoadFailed:
             return card
 
@@ -126,7 +126,7 @@ class Judge:
         if card.repo_id is None:
             return True
         try:
-            find_model(card.repo_id, offline=True)
+            self._resolver.find(card.id)
         except (LoadFailed, UnusableModel):
             return False
         return True
