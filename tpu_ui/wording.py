@@ -138,8 +138,8 @@ def progress_line(progress: Progress, elapsed_seconds: float | None = None) -> s
     match progress.phase:
         case Phase.QUEUED:
             return waiting_line(progress.position or 0, None)
-        case Phase.DOWNLOADING if progress.bytes_total:
-            return _download_line(progress)
+        case Phase.DOWNLOADING:
+            return _download_line(progress) if progress.bytes_total else progress.detail
         case Phase.LOADING if progress.bytes_total:
             part = f" · {progress.detail}" if progress.detail else ""
             return f"{size_in_bytes(progress.bytes_done)} of {size_in_bytes(progress.bytes_total)}{part}"

@@ -20,7 +20,7 @@ def describe(event: events.Progress) -> str:
         case Phase.QUEUED:
             return "queued" if not event.position else f"queued, {event.position} before this one"
         case Phase.DOWNLOADING:
-            return f"downloading: {wording.progress_line(event) or event.detail}"
+            return f"downloading: {wording.progress_line(event)}"
         case Phase.LOADING:
             size = f" {event.bytes_done / 1e6:.0f} of {event.bytes_total / 1e6:.0f} MB" if event.bytes_total else ""
             return f"loading{size} {event.detail}".rstrip()
