@@ -25,8 +25,7 @@ _HUB_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_HUB_NAME}/{_HUB_NAME}")
 _REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
-_HUB_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
-_URL = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_HUB_NAME}/{_HUB_NAME})(?:[/?#].*)?")
+_HUB_URL = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_HUB_NAME}/{_HUB_NAME})(?:[/?#].*)?")
 
 
 _SMALL_RANDOM = "small random weights of the same classes"
