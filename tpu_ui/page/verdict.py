@@ -92,10 +92,11 @@ class Judge:
             TpuUiError: it cannot.
         """
         card = self.card(request.model)
-        if not self.is_local(card):
+        why_absent = self._why_absent(card)
+        if why_absent is not None:
             if card.is_complete:
                 card.size_rule.check(request.width or card.default_width, request.height or card.default_height)
-            return self._absent(card)
+            return self._absent(card, why_absent)
         resolved, source = self._resolver.resolve(request)
         remarks = self._check_memory(request, resolved, source) + resolved.notices
         if self._queue.engine_error is not None:
@@ -123,13 +124,17 @@ class Judge:
             return card
 
     def is_local(self, card: ModelCard) -> bool:
+        return self._why_absent(card) is None
+
+    def _why_absent(self, card: ModelCard) -> TpuUiError | None:
+        """Why a model of the Hub cannot be used as it is: not downloaded, or only in part."""
         if card.repo_id is None:
-            return True
+            return None
         try:
             self._resolver.find(card.id)
-        except (LoadFailed, UnusableModel):
-            return False
-        return True
+        except (LoadFailed, UnusableModel) as error:
+            return error
+        return None
 
     def size_states(self, request: GenerationRequest, card: ModelCard) -> dict[tuple[int, int], str]:
         """The warm-up state of each size of the card's ladder, all else as in the request; empty where not known."""
@@ -153,14 +158,13 @@ class Judge:
         except TpuUiError:
             return 0.0  # it will end at once
 
-    def _absent(self, card: ModelCard) -> Verdict:
+    def _absent(self, card: ModelCard, why: TpuUiError) -> Verdict:
         if self._offline:
             raise LoadFailed(
-                f"{card.label} is not on this machine, and downloads are switched off.",
-                "Unset HF_HUB_OFFLINE, or choose another model.",
+                f"{why.message} Downloads are switched off.", "Unset HF_HUB_OFFLINE, or choose another model."
             )
         gated = " The Hub asks for a login and for its licence to be accepted." if card.gated else ""
-        return Verdict("absent", f"{card.label} is downloaded first; how long that takes is not known yet.{gated}")
+        return Verdict("absent", f"{why.message} It is downloaded first; how long that takes is not known yet.{gated}")
 
     def _foreseen(self, request: GenerationRequest) -> Verdict:
         resolved, foreseen = self.engine.foresee(request)
