@@ -13,6 +13,7 @@ MODEL_INDEX = "model_index.json"
 
 _TEXT_SUFFIXES = (".json", ".txt", ".model", ".jinja")  # configurations, and the vocabularies of tokenizers
 _WEIGHT_INDEX = ".index.json"
+_ANY_WEIGHT_INDEX = re.compile(r"\.index(\.\w+)?\.json$")  # of a variant or of another framework too
 _OTHER_REPOSITORY = "Choose a repository that holds them without a variant, for example the one this was made from."
 
 
@@ -74,7 +75,7 @@ def _of_component(repo_id: str, component: str, found: set[str], library: str, c
             f"{repo_id}: the folder of component {component} ({class_name:.80}) is missing.",
             "Choose another repository: this one is incomplete.",
         )
-    chosen = [name for name in found if name.endswith(_TEXT_SUFFIXES) and not name.endswith(_WEIGHT_INDEX)]
+    chosen = [name for name in found if name.endswith(_TEXT_SUFFIXES) and not _ANY_WEIGHT_INDEX.search(name)]
     if config_names(class_name)[1]:
         leading = leading_weight_file(found, library)
         if leading is None:

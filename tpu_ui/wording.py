@@ -163,7 +163,8 @@ def _download_line(progress: Progress) -> str:
     unit = total.split()[1]
     parts = [f"{size_in_bytes(done, unit).removesuffix(f' {unit}')} of {total}"]
     if progress.bytes_per_second:
-        parts.append(f"{size_in_bytes(progress.bytes_per_second)}/s")
+        speed, unit_of_speed = size_in_bytes(progress.bytes_per_second).split()
+        parts.append(f"{float(speed):.{1 if float(speed) < 10 else 0}f} {unit_of_speed}/s")
     parts.append(f"file {progress.file} of {progress.files}")
     line = ", ".join(parts)
     if progress.bytes_per_second and done < progress.bytes_total:
