@@ -21,7 +21,6 @@ from tpu_ui.hub_errors import FOREIGN_ERRORS, as_user_error
 from tpu_ui.hub_files import MODEL_INDEX, check_is_pipeline, needed_files
 from tpu_ui.hub_transfer import TIMEOUT_SECONDS, HubFile, receive
 from tpu_ui.model_card import ModelCard
-from tpu_ui.wording import size_in_bytes
 
 log = logging.getLogger(__name__)
 
@@ -184,15 +183,15 @@ class Download:
         free = shutil.disk_usage(existing).free
         if needed + _SPARE_DISK_BYTES > free:
             raise DiskFull(
-                f"{self._card.label} needs {size_in_bytes(needed)} more on the disk, and {self._cache} has "
-                f"{size_in_bytes(free)} free.",
+                f"{self._card.label} needs {needed / 1e9:.1f} GB more on the disk, and {self._cache} has "
+                f"{free / 1e9:.1f} GB free.",
                 "Free space, or move the cache with --hub-cache or HF_HOME.",
             )
         largest = max(wanted, key=lambda file: file.file_bytes)
         if largest.file_bytes > constants.MAX_HTTP_DOWNLOAD_SIZE:
             raise LoadFailed(
-                f"{self._card.label}: {largest.name} has {size_in_bytes(largest.file_bytes)}, more than the Hub gives "
-                f"over HTTP ({size_in_bytes(constants.MAX_HTTP_DOWNLOAD_SIZE)}).",
+                f"{self._card.label}: {largest.name} has {largest.file_bytes / 1e9:.1f} GB, more than the Hub gives "
+                f"over HTTP ({constants.MAX_HTTP_DOWNLOAD_SIZE / 1e9:.1f} GB).",
                 f"Fetch the model with `hf download {self._card.repo_id}` first; it is found in the cache then.",
             )
         todo: queue.SimpleQueue[HubFile] = queue.SimpleQueue()

@@ -10,14 +10,16 @@ from huggingface_hub.utils import parse_ratelimit_headers
 from tpu_ui.errors import DiskFull, LoadFailed, NoAccess, NotDownloaded, TpuUiError, UnknownModel
 from tpu_ui.model_card import ModelCard
 
-FOREIGN_ERRORS = (OSError, httpx2.HTTPError, errors.HFValidationError)
-"""All that huggingface_hub and the file system raise; `HfHubHTTPError` is among them."""
+FOREIGN_ERRORS = (OSError, httpx2.HTTPError, ValueError, KeyError)
+"""What huggingface_hub and the file system raise; the last two where an answer is not the Hub's, as of a proxy."""
 
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 
 
 def as_user_error(error: Exception, card: ModelCard) -> TpuUiError:
     """One of FOREIGN_ERRORS as an error of this program."""
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, errors.HfHubHTTPError):
+        error = error.__cause__  # huggingface_hub looked into the cache after a refusal
     if isinstance(error, errors.HfHubHTTPError):
         return _of_answer(error, card)
     if isinstance(error, errors.OfflineModeIsEnabled):
@@ -36,7 +38,10 @@ def as_user_error(error: Exception, card: ModelCard) -> TpuUiError:
             f"{card.label}: {error.filename!s:.300} cannot be written ({error.strerror}).",
             "Check its rights, or move the cache with --hub-cache or HF_HOME.",
         )
-    return LoadFailed(f"{card.label} could not be downloaded ({type(error).__name__}).", "Try again.")
+    return LoadFailed(
+        f"{card.label}: {_endpoint()} does not answer as the Hub does ({type(error).__name__}), so nothing came.",
+        "Check the network's proxy or login page, and HF_ENDPOINT.",
+    )
 
 
 def _of_answer(error: errors.HfHubHTTPError, card: ModelCard) -> TpuUiError:

@@ -35,6 +35,7 @@ class Repository:
         bytes_per_second: the speed of large files; 0 is unlimited.
         is_stalled: large files stop in the middle, and the connection stays open.
         spoilt: large files arrive with their first byte changed.
+        is_hidden: a login page is answered instead, as in a hotel.
     """
 
     files: dict[str, bytes]
@@ -47,6 +48,7 @@ class Repository:
     bytes_per_second: int = 0
     is_stalled: bool = False
     spoilt: bool = False
+    is_hidden: bool = False
 
     @classmethod
     def of_folder(cls, folder: Path, **faults: object) -> "Repository":
@@ -159,6 +161,9 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
             if repository.status:
                 wait = {"Retry-After": "7"} if repository.status == 429 else {}
                 self._error(repository.status, "", "We had to rate limit you" if wait else "down", wait)
+                return None
+            if repository.is_hidden:
+                self._send(200, b"<html>Please log in</html>", {"Content-Type": "text/html"})
                 return None
             if revision not in (None, "main", repository.commit):
                 self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")

@@ -175,8 +175,9 @@ REFUSALS = {  # (what the server does, token, words of the sentence and of its r
                   ("does not know this access token", "settings/tokens")),
     "too many requests": ({"status": 429}, None, ("fewer requests", "Wait 7 s")),
     "a fault of the Hub": ({"status": 503}, None, ("answered with an error (503)", "Try again")),
+    "a login page": ({"is_hidden": True}, None, ("does not answer as the Hub does", "proxy")),
     "damaged on the way": ({"spoilt": True}, None, ("arrived damaged, twice",)),
-    "disk": ({"told_bytes": {WEIGHTS: 24 * 10**15}}, None, ("needs 24000.0 TB more", "free", "--hub-cache")),
+    "disk": ({"told_bytes": {WEIGHTS: 24 * 10**15}}, None, ("needs 24000000.0 GB more", "free", "--hub-cache")),
 }  # fmt: skip
 
 
@@ -227,6 +228,14 @@ def test_no_network(machine: Machine, hub: FakeHub):
     assert done.returncode == 1
     assert "the connection to the Hub (http://127.0.0.1:9) failed" in done.stderr
     assert hub.requests == []
+
+
+def test_a_cache_that_cannot_be_written(machine: Machine, repository: Repository, tmp_path: Path):  # noqa: ARG001
+    (tmp_path / "file").touch()
+    done = machine.download(MODEL, "--hub-cache", str(tmp_path / "file" / "hub"))
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    assert "--hub-cache" in done.stderr
 
 
 def test_an_unknown_revision(machine: Machine, repository: Repository):  # noqa: ARG001
