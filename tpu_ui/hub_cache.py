@@ -24,10 +24,9 @@ def find_snapshot(card: ModelCard, cache_dir: Path | None) -> Path:
         NotDownloaded: nothing of it is there, or not all; files that are missing or cut are named.
         UnusableModel: it is no pipeline that could be loaded.
     """
-    index = huggingface_hub.try_to_load_from_cache(card.repo_id, MODEL_INDEX, cache_dir, card.revision)
-    if not isinstance(index, str):
+    folder = begun_snapshot(card, cache_dir)
+    if folder is None:
         raise NotDownloaded(f"{card.label} is not on this machine.", "Connect to the network, or name a local folder.")
-    folder = Path(index).parent
     try:
         listing = huggingface_hub.get_cached_repo_tree(card.repo_id, revision=folder.name, cache_dir=cache_dir)
     except errors.CachedRepoTreeNotFoundError:
@@ -47,6 +46,12 @@ def find_snapshot(card: ModelCard, cache_dir: Path | None) -> Path:
             "Connect to the network: only these are fetched then.",
         )
     return folder
+
+
+def begun_snapshot(card: ModelCard, cache_dir: Path | None) -> Path | None:
+    """The folder of the commit to which the card's revision points on this machine, complete or not."""
+    index = huggingface_hub.try_to_load_from_cache(card.repo_id, MODEL_INDEX, cache_dir, card.revision)
+    return Path(index).parent if isinstance(index, str) else None
 
 
 def read_model_index(card: ModelCard, snapshot: Path) -> dict:

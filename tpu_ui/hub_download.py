@@ -16,7 +16,7 @@ from huggingface_hub.utils import WeakFileLock, disable_progress_bars
 
 from tpu_ui.errors import DiskFull, JobCancelled, LoadFailed, TpuUiError
 from tpu_ui.events import Phase, Progress, ProgressListener
-from tpu_ui.hub_cache import read_model_index
+from tpu_ui.hub_cache import begun_snapshot, read_model_index
 from tpu_ui.hub_errors import FOREIGN_ERRORS, as_user_error
 from tpu_ui.hub_files import MODEL_INDEX, check_is_pipeline, needed_files
 from tpu_ui.hub_transfer import TIMEOUT_SECONDS, HubFile, receive
@@ -153,10 +153,8 @@ class Download:
         While an older commit is there, the branch keeps pointing to it until the newer one is whole.
         """
         self._is_there(model_index)
-        cached = huggingface_hub.try_to_load_from_cache(
-            self._card.repo_id, MODEL_INDEX, self._cache, self._card.revision
-        )
-        folder = self._snapshot_of([MODEL_INDEX], self._commit if isinstance(cached, str) else self._card.revision)
+        has_older = begun_snapshot(self._card, self._cache) is not None
+        folder = self._snapshot_of([MODEL_INDEX], self._commit if has_older else self._card.revision)
         if folder.name != self._commit:
             raise LoadFailed(f"{self._card.label} was changed on the Hub just now.", "Try again.")
         return folder

@@ -68,7 +68,8 @@ def _of_answer(error: errors.HfHubHTTPError, card: ModelCard) -> TpuUiError:
         )
     if isinstance(error, errors.RevisionNotFoundError):
         return UnknownModel(
-            f"model: {card.repo_id} has no revision {card.revision!r:.80}.", f"See the branches and commits at {page}."
+            f"model: {card.repo_id} has no revision {card.revision!r:.80}.",
+            f"See its branches and commits at {page}; `python -m tpu_ui download` fetches the newest.",
         )
     if isinstance(error, errors.RepositoryNotFoundError):
         private = "" if has_token else f" For a private one {_LOG_IN}."

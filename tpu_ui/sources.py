@@ -1,7 +1,7 @@
 """Where a model's files are: a folder, or the cache of the Hub."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpu_ui.catalogue import complete_card, find_card
@@ -62,8 +62,8 @@ def find_model(
     return ModelSource(card, folder, card.revision)
 
 
-def fetch_newest(card: ModelCard, hub_cache: Path | None, fetching: Fetching) -> ModelFolder:
-    """Ask the Hub for the newest commit of the card's revision, and fetch what is missing of it.
+def fetch(card: ModelCard, hub_cache: Path | None, fetching: Fetching) -> ModelFolder:
+    """Ask the Hub for the card's revision, by default the newest, and fetch what is missing of it.
 
     Raises:
         See `find_model`.
@@ -79,7 +79,7 @@ def fetch_newest(card: ModelCard, hub_cache: Path | None, fetching: Fetching) ->
 
 
 def _in_hub_cache(card: ModelCard, offline: bool, hub_cache: Path | None, fetching: Fetching | None) -> ModelFolder:
-    from tpu_ui.hub_cache import find_snapshot
+    from tpu_ui.hub_cache import begun_snapshot, find_snapshot
 
     try:
         return inspected(find_snapshot(card, hub_cache))
@@ -88,4 +88,6 @@ def _in_hub_cache(card: ModelCard, offline: bool, hub_cache: Path | None, fetchi
             raise
         if fetching is None:
             raise NotDownloaded(fault.message, "What is missing is fetched with the next request.") from fault
-    return fetch_newest(card, hub_cache, fetching)
+    begun = begun_snapshot(card, hub_cache)
+    # What is begun is completed, even if the Hub has a newer commit by now.
+    return fetch(card if begun is None else replace(card, revision=begun.name), hub_cache, fetching)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -24,9 +24,10 @@ _BLOCK_BYTES = 16 * 1024
 
 @dataclass
 class Repository:
-    """A repository with one commit, and the faults it has now.
+    """A repository, and the faults it has now.
 
     Attributes:
+        files: those of the newest commit; `history` has those of commits before it.
         is_gated: files need a token whose owner accepted the licence.
         accepted: the tokens of those.
         status: answer every request so (429, 503); 0 is none.
@@ -39,6 +40,7 @@ class Repository:
     """
 
     files: dict[str, bytes]
+    history: dict[str, dict[str, bytes]] = field(default_factory=dict)
     is_gated: bool = False
     accepted: set[str] = field(default_factory=lambda: {GOOD_TOKEN})
     status: int = 0
@@ -61,6 +63,11 @@ class Repository:
         for name, content in sorted(self.files.items()):
             digest.update(name.encode() + content)
         return digest.hexdigest()
+
+    def change(self, **files: bytes) -> None:
+        """Make a new commit."""
+        self.history[self.commit] = dict(self.files)
+        self.files |= files
 
     def describe(self, name: str) -> dict[str, object]:
         content = self.files[name]
@@ -165,6 +172,8 @@ def _handler(hub: FakeHub) -> type[BaseHTTPRequestHandler]:
             if repository.is_hidden:
                 self._send(200, b"<html>Please log in</html>", {"Content-Type": "text/html"})
                 return None
+            if revision in repository.history:
+                return replace(repository, files=repository.history[revision])
             if revision not in (None, "main", repository.commit):
                 self._error(404, "RevisionNotFound", f"Invalid rev id: {revision}")
                 return None

@@ -151,11 +151,14 @@ def test_a_complete_model_is_used_without_a_request(hub: FakeHub, machine: Machi
     assert hub.requests == []
     # What the Hub changes is taken when it is asked for, not by surprise.
     old = repository.commit
-    repository.files["README.md"] = b"newer"
+    repository.change(readme=b"newer")
     assert machine.find(offline=False) == old
+    _missing(machine.file(WEIGHTS))
+    assert machine.run("-c", SCRIPT, str(LARGE * 9)).returncode == 0
+    assert machine.find() == old
     assert repository.commit in machine.download().stdout
     assert machine.find() == repository.commit
-    assert f"at commit {repository.commit}" in machine.download(f"{MODEL}@{repository.commit}").stdout
+    assert f"at commit {old}" in machine.download(f"{MODEL}@{old}").stdout
 
 
 def test_a_newer_commit_that_does_not_arrive_leaves_the_older_usable(machine: Machine, repository: Repository):

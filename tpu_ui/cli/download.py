@@ -7,7 +7,7 @@ from tpu_ui.catalogue import complete_card, find_card
 from tpu_ui.cli.progress import ProgressPrinter
 from tpu_ui.cli.running import chosen_settings, results_on_stdout
 from tpu_ui.errors import InvalidRequest, NotDownloaded
-from tpu_ui.sources import Fetching, fetch_newest
+from tpu_ui.sources import Fetching, fetch
 
 
 def run(options: argparse.Namespace) -> int:
@@ -21,7 +21,7 @@ def run(options: argparse.Namespace) -> int:
     if settings.offline:
         raise NotDownloaded("HF_HUB_OFFLINE is set, so nothing is downloaded.", "Unset it.")
     with results_on_stdout() as results, ProgressPrinter() as printer:
-        folder = fetch_newest(card, settings.hub_cache_dir, Fetching(printer.show))
+        folder = fetch(card, settings.hub_cache_dir, Fetching(printer.show))
     card = complete_card(card, folder, folder.path.name)
     if options.json:
         report = {"model": card.id, "revision": card.revision, "folder": str(folder.path)}
