@@ -54,6 +54,11 @@ def needed_files(repo_id: str, names: Collection[str], model_index: Mapping[str,
     needed = [MODEL_INDEX]
     for component, value in model_index.items():
         if is_component(value):
+            if not component.isidentifier():  # it becomes a path
+                raise UnusableModel(
+                    f"{repo_id}: model_index.json has a component named {component!r:.60}.",
+                    "Choose another repository.",
+                )
             _refuse_own_code(repo_id, component, value[0], names)
             in_folder = {PurePosixPath(name).name for name in names if str(PurePosixPath(name).parent) == component}
             needed += [f"{component}/{name}" for name in _of_component(repo_id, component, in_folder, *value)]

@@ -7,6 +7,7 @@ be cancelled while it waits for the network.
 import errno
 import hashlib
 import logging
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ _TRIES_WITHOUT_A_BYTE = 4
 class HubFile:
     """A file of a repository at one commit.
 
+    Raises:
+        ValueError: the digest is none.
+
     Attributes:
         name: its path in the repository.
         digest: SHA-256 of a large file (Git LFS), git's SHA-1 of a small one. The cache's blobs are named by it.
@@ -38,6 +42,10 @@ class HubFile:
     name: str
     file_bytes: int
     digest: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", str(self.digest)):  # it becomes a path
+            raise ValueError(f"{self.digest!r:.80} is no digest of a file")
 
     def is_held_by(self, path: Path) -> bool:
         """Whether the file at `path` has this content. Reads all of it."""

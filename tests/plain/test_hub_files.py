@@ -51,6 +51,7 @@ def test_shards_and_their_index_are_needed():
         ([n for n in [*NEEDED, "text_encoder/pytorch_model.bin"] if "/model.s" not in n], INDEX, "only as pickle"),
         ([name for name in NEEDED if not name.startswith("transformer/")], INDEX, "transformer.*is missing"),
         (NEEDED, INDEX | {"_class_name": "StableDiffusionInpaintPipeline"}, "not a text-to-image"),
+        (NEEDED, INDEX | {"..": ["diffusers", "AutoencoderKL"]}, "component named '..'"),
         (NEEDED, {"scheduler": INDEX["scheduler"]}, "names no pipeline"),
         ([*NEEDED, "transformer/own.py"], INDEX | {"transformer": ["own", "Own"]}, "its own code"),
     ],
