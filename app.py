@@ -1,8 +1,10 @@
 """Start the page: python app.py --help"""
 
 import logging
-import os
 import sys
+from dataclasses import replace
+
+from huggingface_hub import get_token
 
 from tpu_ui.errors import TpuUiError
 from tpu_ui.page.options import parse_options
@@ -17,8 +19,11 @@ def main() -> int:
         logging.basicConfig(level=options.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
         passwords = [password for _, password in options.auth]
         for handler in logging.getLogger().handlers:
-            handler.addFilter(HideSecrets([os.environ.get("HF_TOKEN", ""), *passwords]))
-        with serve(options, read_settings()) as served:
+            handler.addFilter(HideSecrets([get_token() or "", *passwords]))
+        settings = read_settings()
+        if options.hub_cache is not None:
+            settings = replace(settings, hub_cache_dir=options.hub_cache)
+        with serve(options, settings) as served:
             print("\n".join(announce(options, served)), flush=True)
             wait_for_end()
             print("Closing. A compile that is running ends first.", flush=True)

@@ -8,14 +8,14 @@ import pytest
 from tpu_ui.settings import Settings
 
 TESTS = Path(__file__).parent
-PLAIN = TESTS / "plain"
+WITHOUT_TORCH = (TESTS / "plain", TESTS / "hub")
 TEST_CACHE = Path(os.environ.get("TPU_UI_TEST_CACHE_DIR") or Path.home() / ".cache" / "tpu_ui_tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # The device's environment must be set before any test module imports torch. Tests of the plain rooms need no torch.
     wanted = [Path(argument.split("::")[0]).resolve() for argument in config.args]
-    if not all(path == PLAIN or PLAIN in path.parents for path in wanted):
+    if not all(any(path.is_relative_to(folder) for folder in WITHOUT_TORCH) for path in wanted):
         from tpu_ui import environment
 
         environment.prepare("tpu-emulated", Settings(cache_dir=TEST_CACHE))
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The fast ones first: plain rooms, then those on the emulated device, the browser last."""
-    order = ("plain", "demo", "emulated", "cli", "page")
+    order = ("plain", "hub", "demo", "emulated", "cli", "page")
 
     items.sort(key=lambda item: order.index(item.path.relative_to(TESTS).parts[0]))
 

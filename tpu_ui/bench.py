@@ -21,6 +21,7 @@ from tpu_ui.modes import ExecutionMode
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.runtime import Runtime
+from tpu_ui.sources import Fetching
 
 _MAX_PASSES = 6
 _OTHER_STEPS = (1, 3, 7)  # added to the step count, to see what new counts compile
@@ -73,7 +74,7 @@ def compare(manager: PipelineManager, request: GenerationRequest, mode: Executio
         TpuUiError: the request cannot run.
     """
     request = GenerationRequest.from_mapping(_fields(request) | {"mode": mode.value, "placement": "single"})
-    resolved, source = manager.resolver.resolve(request)
+    resolved, source = manager.resolver.resolve(request, Fetching())
     runtime = manager.runtime
     pipeline = load_pipeline(source.folder, getattr(torch, resolved.dtype), lambda *_: None)
     pipeline.to(runtime.torch_device)

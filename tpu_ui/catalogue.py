@@ -17,6 +17,7 @@ __all__ = ["CATALOGUE", "DEMO_FOLDER", "GuidanceKind", "ModelCard", "card_from_f
 
 _HUB_NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?"
 _HUB_ID = re.compile(rf"{_HUB_NAME}/{_HUB_NAME}")
+_REVISION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _HUB_URL = re.compile(rf"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/({_HUB_NAME}/{_HUB_NAME})(?:[/?#].*)?")
 
@@ -29,18 +30,24 @@ def default_model_on(device_kind: str) -> str:
 def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> ModelCard:
     """The card of a model named by its id, its repository, or a folder.
 
+    After the id or the repository, `@` and a branch, tag or commit choose another revision than the newest.
     A folder is looked into at once. A repository outside the catalogue comes back incomplete (see ModelCard).
 
     Raises:
         UnknownModel: the name is none of these; close matches are named.
         UnusableModel: the name is a folder that cannot be used.
     """
+    catalogue = tuple(catalogue)
+    catalogue = tuple(catalogue)
     cards = {card.id.casefold(): card for card in catalogue}
     repositories = {card.repo_id.casefold(): card for card in cards.values() if card.repo_id is not None}
     wanted = name.strip()
     known = cards.get(wanted.casefold()) or repositories.get(wanted.casefold())
     if known is not None:
         return known
+    of_revision = _card_of_revision(wanted, catalogue)
+    if of_revision is not None:
+        return of_revision
     looks_like_path = wanted.startswith((".", "/", "~", os.sep)) and "\0" not in wanted
     if looks_like_path or (wanted and os.path.exists(wanted)):
         return card_from_folder(inspected(os.path.expanduser(wanted)))
@@ -60,6 +67,18 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
     near += difflib.get_close_matches(start, names, cutoff=0.5)
     meant = f" Did you mean {' or '.join(dict.fromkeys(names[each] for each in near))}?" if near else ""
     raise UnknownModel(f"There is no model {wanted!r:.120}.{meant}", ways)
+
+
+def _card_of_revision(name: str, catalogue: Iterable[ModelCard]) -> ModelCard | None:
+    model, at, revision = name.partition("@")
+    if not at or not _REVISION.fullmatch(revision) or ".." in revision or os.path.exists(name):
+        return None
+    if not _is_hub_id(model) and model.casefold() not in {card.id.casefold() for card in catalogue}:
+        return None
+    card = find_card(model, catalogue=catalogue)
+    if card.repo_id is None:
+        raise UnknownModel(f"{card.label} is bundled and has no revisions.", f"Choose {card.id}.")
+    return replace(card, id=f"{card.id}@{revision}", label=f"{card.label} ({revision:.12})", revision=revision)
 
 
 def complete_card(card: ModelCard, folder: ModelFolder, revision: str | None = None) -> ModelCard:

@@ -62,6 +62,14 @@ class NotDownloaded(LoadFailed):
     """The model is on the Hub but not on this machine, and no download was asked for, or none is possible."""
 
 
+class NoAccess(LoadFailed):
+    """The Hub refused: no login, a wrong token, or a licence that was not accepted."""
+
+
+class DiskFull(LoadFailed):
+    """The model's files are larger than the space that is free for them."""
+
+
 class CompileFailed(TpuUiError):
     """The compiler refused a graph."""
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # numpy and Pillow are not needed to tell progress
 
 class Phase(StrEnum):
     QUEUED = "queued"
+    DOWNLOADING = "downloading"
     LOADING = "loading"
     PLACING = "placing"
     COMPILING = "compiling"
@@ -27,7 +28,8 @@ class Progress:
 
     Attributes:
         elapsed_seconds: since the phase began.
-        bytes_done, bytes_total: loading.
+        bytes_done, bytes_total: downloading and loading.
+        bytes_per_second, file, files: downloading; `file` counts from 1, and `detail` is its name.
         graphs, graphs_expected: compiled so far in this request, and how many the ledger expects if it knows.
         step, steps, seconds_per_step: denoising.
         position: places before this job in the queue.
@@ -39,6 +41,9 @@ class Progress:
     elapsed_seconds: float = 0.0
     bytes_done: int | None = None
     bytes_total: int | None = None
+    bytes_per_second: float | None = None
+    file: int | None = None
+    files: int | None = None
     graphs: int | None = None
     graphs_expected: int | None = None
     step: int | None = None

@@ -26,7 +26,7 @@ from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.resolver import Resolver
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
-from tpu_ui.sources import ModelSource
+from tpu_ui.sources import Fetching, ModelSource
 from tpu_ui.truncation import truncation_notices
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class PipelineManager:
         Raises:
             TpuUiError: the request cannot run, and why.
         """
-        resolved, _ = self.resolver.resolve(request, download=False)  # asked at each change of a control: no network
+        resolved, _ = self.resolver.resolve(request)  # asked at each change of a control: no network
         keys = self._keys(resolved)
         return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps)
 
@@ -93,7 +93,7 @@ class PipelineManager:
         """
         started = time.perf_counter()
         # 1 resolve, 2 keys
-        resolved, source = self.resolver.resolve(request)
+        resolved, source = self.resolver.resolve(request, Fetching(emit, cancelled))
         keys = self._keys(resolved)
         key_list = list(keys.values())
         state = self.ledger.state_of_request(key_list)

@@ -16,23 +16,21 @@ from typing import Any
 from tpu_ui.errors import UnusableModel
 from tpu_ui.pipeline_kinds import check_text_to_image
 from tpu_ui.safetensors_header import SafetensorsHeader, read_header, update_digest
-
-PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+from tpu_ui.weight_files import (
+    PICKLE_SUFFIXES,
+    config_names,
+    is_component,
+    leading_weight_file,
+    listed,
+    why_no_weights,
+)
 
 _MAX_CONFIG_BYTES = 16_000_000
 _MAX_INDEX_BYTES = 100_000_000
 _HASHED_SUFFIXES = (".json", ".txt", ".model", ".jinja")
-_WEIGHT_NAMES = {"diffusers": ("diffusion_pytorch_model",), "transformers": ("model",)}
-_CONFIG_NAMES = (  # by the end of the class name; a model has config.json
-    (("Scheduler",), ("scheduler_config.json",)),
-    (("Tokenizer", "TokenizerFast"), ("tokenizer_config.json",)),
-    (("ImageProcessor", "ImageProcessorFast", "FeatureExtractor"), ("preprocessor_config.json",)),
-    (("Processor",), ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")),
-)
 _BLOCK = re.compile(r"(transformer_blocks|single_transformer_blocks)\.(\d{1,9})\.")
 _BLOCK_COUNTS = {"transformer_blocks": "num_layers", "single_transformer_blocks": "num_single_layers"}
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_SAFE_WEIGHTS_ONLY = "Ask its author for safetensors weights, or convert them on a machine where you trust the file."
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _inspect(root: Path, with_weights: bool) -> ModelFolder:
     check_text_to_image(pipeline_class)
     components = {}
     for name, value in index.items():
-        if _is_component(value):
+        if is_component(value):
             if not name.isidentifier():
                 raise UnusableModel(f"{root}: model_index.json has a component named {name!r:.60}.", "Check the file.")
             components[name] = _read_component(root, name, *value, with_weights)
@@ -194,10 +192,6 @@ def _is_lora(path: Path) -> bool:
     return any("lora_" in name or ".lora." in name for name in names)
 
 
-def _is_component(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)
-
-
 def _read_component(root: Path, name: str, library: str, class_name: str, with_weights: bool) -> Component:
     folder = root / name
     if not folder.is_dir():
@@ -211,9 +205,7 @@ def _read_component(root: Path, name: str, library: str, class_name: str, with_w
             f"{root}: component {name} brings its own code ({code.name}), which is not run.",
             "Choose a model that is made of the classes of diffusers and transformers.",
         )
-    names = next((names for ends, names in _CONFIG_NAMES if class_name.endswith(ends)), None)
-    is_model = names is None
-    names = names or ("config.json",)
+    names, is_model = config_names(class_name)
     config_name = next((each for each in names if (folder / each).exists()), None)
     if config_name is None:
         raise UnusableModel(f"{root}: {name}/{names[0]} is missing{_unfinished(root)}.", "Fetch the model again.")
@@ -226,50 +218,21 @@ def _read_component(root: Path, name: str, library: str, class_name: str, with_w
 def _read_weights(root: Path, name: str, library: str) -> tuple[WeightFile, ...]:
     folder = root / name
     found = {entry.name for entry in folder.iterdir()}
-    for stem in _WEIGHT_NAMES.get(library, ("diffusion_pytorch_model", "model")):
-        single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
-        # The order in which the two libraries look, where both are present.
-        if index in found and (library == "diffusers" or single not in found):
-            shards = _shards(root, name, index)
-        elif single in found:
-            shards = (single,)
-        else:
-            continue
-        missing = [shard for shard in shards if not (folder / shard).is_file()]
-        if missing:
-            raise UnusableModel(
-                f"{root}: half a download: {len(missing)} of {len(shards)} weight files of {name} are missing: "
-                f"{_listed(missing)}{_unfinished(root)}.",
-                "Fetch the model again; what is there already is kept.",
-            )
-        files = tuple(WeightFile(shard, read_header(folder / shard, f"{root}: {name}/{shard}")) for shard in shards)
-        if not any(file.header.tensor_names for file in files):
-            raise UnusableModel(f"{root}: the weights of {name} hold no tensors.", "Fetch the model again.")
-        return files
-    raise _no_weights(root, name, library, sorted(found))
-
-
-def _no_weights(root: Path, name: str, library: str, found: list[str]) -> UnusableModel:
-    stem = _WEIGHT_NAMES.get(library, ("diffusion_pytorch_model",))[0]
-    fetch = "Fetch the model again."
-    if any(re.fullmatch(rf"{stem}-\d+-of-\d+\.safetensors", each) for each in found):
-        return UnusableModel(f"{root}: {name}/{stem}.safetensors.index.json is missing{_unfinished(root)}.", fetch)
-    variant = re.compile(rf"{stem}(?:\.safetensors\.index)?\.([A-Za-z0-9_]+)(?:-\d+-of-\d+)?\.(?:safetensors|json)")
-    variants = sorted({match[1] for each in found if (match := variant.fullmatch(each))})
-    if variants:
-        return UnusableModel(
-            f"{root}: {name} has its weights only as variant {' and '.join(variants)}; "
-            f"{stem}.safetensors, without a variant, is missing.",
-            "Fetch the files without a variant, or take the variant's name out of the file names of every component.",
+    leading = leading_weight_file(found, library)
+    if leading is None:
+        raise why_no_weights(str(root), name, library, found, _unfinished(root))
+    shards = _shards(root, name, leading) if leading.endswith(".json") else (leading,)
+    missing = [shard for shard in shards if not (folder / shard).is_file()]
+    if missing:
+        raise UnusableModel(
+            f"{root}: half a download: {len(missing)} of {len(shards)} weight files of {name} are missing: "
+            f"{listed(missing)}{_unfinished(root)}.",
+            "Fetch the model again; what is there already is kept.",
         )
-    pickles = [each for each in found if each.endswith(PICKLE_SUFFIXES)]
-    if pickles:
-        return UnusableModel(
-            f"{root}: {name} has its weights only as pickle ({_listed(pickles)}), which can run any code when it is "
-            "opened; it was not opened.",
-            _SAFE_WEIGHTS_ONLY,
-        )
-    return UnusableModel(f"{root}: {name}/{stem}.safetensors is missing{_unfinished(root)}.", fetch)
+    files = tuple(WeightFile(shard, read_header(folder / shard, f"{root}: {name}/{shard}")) for shard in shards)
+    if not any(file.header.tensor_names for file in files):
+        raise UnusableModel(f"{root}: the weights of {name} hold no tensors.", "Fetch the model again.")
+    return files
 
 
 def _shards(root: Path, name: str, index: str) -> tuple[str, ...]:
@@ -323,10 +286,6 @@ def _unfinished(root: Path) -> str:
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else None
     count = sum(1 for _ in root.rglob("*.incomplete")) + (sum(1 for _ in blobs.glob("*.incomplete")) if blobs else 0)
     return f" (and {count} unfinished .incomplete download(s) are there)" if count else ""
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
 def _fingerprint(root: Path, components: Mapping[str, Component]) -> str:

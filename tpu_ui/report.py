@@ -13,7 +13,7 @@ class Timings:
     """Seconds of wall time. `compile` is told apart: encode, denoise and decode hold run time only.
 
     Attributes:
-        load: reading weights and placing them; 0 when the pipeline was loaded already.
+        load: downloading and reading weights and placing them; 0 when the pipeline was loaded already.
         compile: Dynamo's tracing and XLA's compiling, and reading compiled graphs from disk.
         encode: text encoders, and the preparation of the latents.
         denoise: all steps.

@@ -16,7 +16,7 @@ from tpu_ui.planner.plan import Plan, Target
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest, resolve
 from tpu_ui.settings import Settings
-from tpu_ui.sources import ModelSource, find_model
+from tpu_ui.sources import Fetching, ModelSource, find_model
 
 
 def weight_bytes_on_device(source: ModelSource, device_kind: str) -> int:
@@ -45,17 +45,26 @@ class Resolver:
         self._device_bytes = device_bytes
         self._tpus = hardware.find_tpus() if device_kind == "tpu" else None
 
-    def resolve(self, request: GenerationRequest, *, download: bool = True) -> tuple[ResolvedRequest, ModelSource]:
+    def find(self, model: str, fetching: Fetching | None = None) -> ModelSource:
+        """A model by its name; see `sources.find_model`."""
+        return find_model(
+            model, offline=self._settings.offline, hub_cache=self._settings.hub_cache_dir, fetching=fetching
+        )
+
+    def resolve(
+        self, request: GenerationRequest, fetching: Fetching | None = None
+    ) -> tuple[ResolvedRequest, ModelSource]:
         """Check a request against its model and the device's memory, and fill in the defaults.
 
         Args:
-            download: a model of the Hub that is not on this machine is fetched; otherwise it is an error.
+            fetching: a model of the Hub that is not on this machine is fetched; otherwise it is an error.
 
         Raises:
             TpuUiError: what is wrong, in a sentence.
+            JobCancelled: `fetching.cancelled` said so.
         """
         request = replace(request, model=request.model or self.default_model)
-        source = find_model(request.model, offline=self._settings.offline, download=download)
+        source = self.find(request.model, fetching)
         resolved = self._filled(request, source.card, source.revision)
         return self._placed(resolved, parts_of_folder(source.folder, resolved.dtype)), source
 

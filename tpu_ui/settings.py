@@ -32,6 +32,7 @@ class Settings:
         world_size: processes that a launcher says belong together (WORLD_SIZE).
         compiler_flags: variables that change what the compiler makes, as (name, value) pairs.
         offline: no request may go to the Hub.
+        hub_cache_dir: where downloaded models are kept; None is huggingface_hub's own choice.
     """
 
     cache_dir: Path
@@ -42,6 +43,7 @@ class Settings:
     world_size: int = 1
     compiler_flags: tuple[tuple[str, str], ...] = ()
     offline: bool = False
+    hub_cache_dir: Path | None = None
 
     @property
     def compile_cache_dir(self) -> Path:
@@ -63,12 +65,7 @@ def default_cache_dir(environ: Mapping[str, str], home: Path | None, space_stora
         InvalidRequest: there is no home folder to which this leads.
     """
     if chosen := environ.get("TPU_UI_CACHE_DIR"):
-        try:
-            return Path(chosen).expanduser()
-        except RuntimeError:
-            raise InvalidRequest(
-                "TPU_UI_CACHE_DIR", f"{chosen!r:.80} begins with an unknown user's home.", "Give the whole path."
-            ) from None
+        return folder_of("TPU_UI_CACHE_DIR", chosen)
     if environ.get("SPACE_ID") and space_storage.is_dir() and os.access(space_storage, os.W_OK):
         return space_storage / "tpu_ui"
     xdg = Path(environ.get("XDG_CACHE_HOME", ""))
@@ -77,6 +74,33 @@ def default_cache_dir(environ: Mapping[str, str], home: Path | None, space_stora
     if home is None:
         raise InvalidRequest("TPU_UI_CACHE_DIR", "is not set, and this user has no home folder.", "Set it to a folder.")
     return home / ".cache" / "tpu_ui"
+
+
+def folder_of(field: str, text: str) -> Path:
+    """A folder as a user writes it, `~` at the beginning allowed.
+
+    Raises:
+        InvalidRequest: it begins with the home of a user who is not known.
+    """
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise InvalidRequest(
+            field, f"{text!r:.80} begins with an unknown user's home.", "Give the whole path."
+        ) from None
+
+
+def hub_cache_dir(environ: Mapping[str, str], space_storage: Path = Path("/data")) -> Path | None:
+    """Where downloaded models are kept: TPU_UI_HUB_CACHE, or on a Space its persistent storage.
+
+    None leaves it to huggingface_hub: HF_HUB_CACHE, HF_HOME, or its folder in the home folder.
+    """
+    if chosen := environ.get("TPU_UI_HUB_CACHE"):
+        return folder_of("TPU_UI_HUB_CACHE", chosen)
+    is_told = any(environ.get(name) for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME"))
+    if not is_told and environ.get("SPACE_ID") and space_storage.is_dir() and os.access(space_storage, os.W_OK):
+        return space_storage / ".huggingface" / "hub"
+    return None
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -98,6 +122,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         compiler_flags=tuple((name, environ[name]) for name in _COMPILER_FLAGS if environ.get(name)),
         defer_and_fuse=environ.get("TORCH_TPU_DEFER_AND_FUSE", "").lower() in ("1", "true"),
         offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
+        hub_cache_dir=hub_cache_dir(environ),
     )
 
 

@@ -1,10 +1,12 @@
 """Where a model's files are: a folder, or the cache of the Hub."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tpu_ui.catalogue import complete_card, find_card
-from tpu_ui.errors import LoadFailed, NotDownloaded, UnknownModel
+from tpu_ui.errors import NotDownloaded, UnusableModel
+from tpu_ui.events import ProgressListener
 from tpu_ui.inspected_folders import inspected
 from tpu_ui.model_card import ModelCard
 from tpu_ui.model_folder import ModelFolder
@@ -19,52 +21,68 @@ class ModelSource:
     revision: str
 
 
-def find_model(name: str, *, offline: bool, download: bool = True) -> ModelSource:
+@dataclass(frozen=True)
+class Fetching:
+    """How a download is watched and ended."""
+
+    emit: ProgressListener = lambda _: None
+    cancelled: Callable[[], bool] = lambda: False
+
+
+def find_model(
+    name: str, *, offline: bool, hub_cache: Path | None = None, fetching: Fetching | None = None
+) -> ModelSource:
     """Find a model by catalogue name, folder or Hub id, and check its files.
+
+    A model of the Hub that is complete on this machine is used as it is: the Hub is not asked for a newer one.
 
     Args:
         offline: no request may go to the Hub.
-        download: fetch what is missing; otherwise a model that is not on this machine is an error.
+        hub_cache: the Hub's cache; None is huggingface_hub's own choice (HF_HUB_CACHE, HF_HOME).
+        fetching: fetch what is missing or damaged; None: a model that is not on this machine is an error.
 
     Raises:
         UnknownModel, UnusableModel: there is no such model, or its files cannot be used.
-        LoadFailed: the Hub could not be reached or refused.
+        NotDownloaded: it is not on this machine, or only in part.
+        LoadFailed: it could not be downloaded; see `hub_download.Download`.
+        JobCancelled: `fetching.cancelled` said so.
     """
     card = find_card(name)
-    path = card.folder if card.repo_id is None else _snapshot(card, local_only=offline or not download)
-    folder = inspected(path)
-    revision = None if card.repo_id is None else path.name  # snapshots are folders named by their commit
+    if card.repo_id is None:
+        folder, revision = inspected(card.folder), None
+    else:
+        folder = _in_hub_cache(card, offline, hub_cache, fetching)
+        revision = folder.path.name  # snapshots are folders named by their commit
     card = complete_card(card, folder, revision)
     return ModelSource(card, folder, card.revision)
 
 
-def _snapshot(card: ModelCard, local_only: bool) -> Path:
-    import huggingface_hub
-    from huggingface_hub import errors
+def fetch(card: ModelCard, hub_cache: Path | None, fetching: Fetching) -> ModelFolder:
+    """Ask the Hub for the card's revision, by default the newest, and fetch what is missing of it.
 
-    patterns = ["*.json", "*.txt", "*.model", "*.jinja", "*/*.safetensors"]
+    Raises:
+        See `find_model`.
+    """
+    from tpu_ui.hub_download import Download  # imports huggingface_hub, which a local model does not need
+
+    folder = Download(card, hub_cache).run(fetching.emit, fetching.cancelled)
     try:
-        return Path(
-            huggingface_hub.snapshot_download(
-                card.repo_id, revision=card.revision, allow_patterns=patterns, local_files_only=local_only
-            )
-        )
-    except errors.GatedRepoError as error:
-        raise LoadFailed(
-            f"{card.label}: the Hub gives it only to those who accepted its licence.",
-            f"Accept it at https://huggingface.co/{card.repo_id}, then log in with `hf auth login` or set HF_TOKEN.",
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise UnknownModel(
-            f"model: the Hub has no repository {card.repo_id}, or it is private.",
-            "Check the name; for a private one log in with `hf auth login` or set HF_TOKEN.",
-        ) from error
-    except errors.LocalEntryNotFoundError as error:
-        raise NotDownloaded(
-            f"{card.label} is not on this machine" + ("." if local_only else ", and the Hub could not be reached."),
-            "Connect to the network (and unset HF_HUB_OFFLINE), or name a local folder.",
-        ) from error
-    except (errors.HfHubHTTPError, OSError) as error:
-        raise LoadFailed(
-            f"{card.label} could not be downloaded ({type(error).__name__}).", "Try again; what arrived is kept."
-        ) from error
+        return inspected(folder)
+    except UnusableModel:
+        # Right sizes, wrong contents? If the contents are right as well, the second look says what is wrong.
+        return inspected(Download(card, hub_cache, check_contents=True).run(fetching.emit, fetching.cancelled))
+
+
+def _in_hub_cache(card: ModelCard, offline: bool, hub_cache: Path | None, fetching: Fetching | None) -> ModelFolder:
+    from tpu_ui.hub_cache import begun_snapshot, find_snapshot
+
+    try:
+        return inspected(find_snapshot(card, hub_cache))
+    except (NotDownloaded, UnusableModel) as fault:
+        if offline:
+            raise
+        if fetching is None:
+            raise NotDownloaded(fault.message, "What is missing is fetched with the next request.") from fault
+    begun = begun_snapshot(card, hub_cache)
+    # What is begun is completed, even if the Hub has a newer commit by now.
+    return fetch(card if begun is None else replace(card, revision=begun.name), hub_cache, fetching)

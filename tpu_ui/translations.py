@@ -53,6 +53,8 @@ PORTUGUESE = Language(
         "failed": "falhou",
         "other versions": "outras versões",
         "Waiting in the queue": "Aguardando na fila",
+        "Downloading the model": "Baixando o modelo",
+        "file {file} of {files}": "arquivo {file} de {files}",
         "Loading the model": "Carregando o modelo",
         "Placing the model on the device": "Colocando o modelo no dispositivo",
         "Compiling": "Compilando",
@@ -91,8 +93,8 @@ PORTUGUESE = Language(
         "Compiles first{expected}.": "Compila primeiro{expected}.",
         ": about {warmup}{graphs}{source}{then}": ": cerca de {warmup}{graphs}{source}{then}",
         ", then {run}": ", depois {run}",
-        "{model} is downloaded first; how long that takes is not known yet.": (
-            "{model} é baixado primeiro; quanto tempo isso leva ainda não se sabe."
+        "It is downloaded first; how long that takes is not known yet.": (
+            "Ele é baixado primeiro; quanto tempo isso leva ainda não se sabe."
         ),
         "The Hub asks for a login and for its licence to be accepted.": (
             "O Hub pede um login e que a licença seja aceita."

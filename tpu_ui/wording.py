@@ -30,6 +30,7 @@ _SHORT_STATE_WORDS = {
 
 _PHASE_WORDS = {
     Phase.QUEUED: marked("Waiting in the queue"),
+    Phase.DOWNLOADING: marked("Downloading the model"),
     Phase.LOADING: marked("Loading the model"),
     Phase.PLACING: marked("Placing the model on the device"),
     Phase.COMPILING: marked("Compiling"),
@@ -57,13 +58,13 @@ def duration(seconds: float | None, say: Language = ENGLISH) -> str:
     return f"{whole // 3600} h" + (f" {whole % 3600 // 60} min" if whole % 3600 >= 60 else "")
 
 
-def size_in_bytes(count: int | float | None, say: Language = ENGLISH) -> str:
-    """Bytes with a decimal unit: "512 B", "1.2 MB", "22.5 GB"."""
+def size_in_bytes(count: int | float | None, say: Language = ENGLISH, in_unit: str | None = None) -> str:
+    """Bytes with a decimal unit, if none is given that which suits: "512 B", "1.2 MB", "22.5 GB"."""
     if count is None:
         return say(NOT_KNOWN)
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
-        if value < 999.5:
+        if unit == in_unit or (in_unit is None and value < 999.5):
             return f"{say.number(value, 0 if unit == 'B' or value >= 99.5 else 1)} {unit}"
         value /= 1000
     return f"{say.number(value, 1)} TB"
@@ -145,6 +146,8 @@ def progress_line(progress: Progress, elapsed_seconds: float | None = None, say:
     match progress.phase:
         case Phase.QUEUED:
             return waiting_line(progress.position or 0, None, say)
+        case Phase.DOWNLOADING:
+            return _download_line(progress, say) if progress.bytes_total else progress.detail
         case Phase.LOADING if progress.bytes_total:
             done, total = (size_in_bytes(count, say) for count in (progress.bytes_done, progress.bytes_total))
             return " · ".join(filter(None, (say("{done} of {total}", done=done, total=total), progress.detail)))
@@ -167,10 +170,25 @@ def progress_line(progress: Progress, elapsed_seconds: float | None = None, say:
     return say("{elapsed} so far", elapsed=elapsed) if seconds >= 1 else ""
 
 
+def _download_line(progress: Progress, say: Language) -> str:
+    done, total = progress.bytes_done or 0, size_in_bytes(progress.bytes_total, say)
+    unit = total.split()[1]
+    arrived = size_in_bytes(done, say, unit).removesuffix(f" {unit}")
+    parts = [say("{done} of {total}", done=arrived, total=total)]
+    speed = progress.bytes_per_second
+    if speed:
+        parts.append(f"{size_in_bytes(speed, say)}/s")
+    parts.append(say("file {file} of {files}", file=progress.file, files=progress.files))
+    line = ", ".join(parts)
+    if speed and done < progress.bytes_total:
+        line += " · " + say("{seconds} left", seconds=duration((progress.bytes_total - done) / speed, say))
+    return f"{line} · {progress.detail}" if progress.detail else line
+
+
 def progress_fraction(progress: Progress) -> float | None:
     """How much of the phase is done, 0 to 1; None where nobody knows."""
     match progress.phase:
-        case Phase.LOADING if progress.bytes_total:
+        case Phase.DOWNLOADING | Phase.LOADING if progress.bytes_total:
             return min(1.0, (progress.bytes_done or 0) / progress.bytes_total)
         case Phase.COMPILING if progress.graphs_expected and progress.graphs is not None:
             return min(1.0, progress.graphs / progress.graphs_expected)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
+from tpu_ui.events import Phase, Progress
 from tpu_ui.graphs import GraphKey, Stage, WarmupState
 from tpu_ui.ledger import GraphRecord
 from tpu_ui.page import form, render
@@ -171,6 +172,12 @@ def test_a_preview_is_a_small_picture_in_the_page_itself():
     assert shown.size == (640, 320)
     assert shown.getpixel((300, 100))[0] > 250
     assert len(html) < 20_000
+
+
+def test_a_download_is_shown():
+    page = render.progress(Progress(Phase.DOWNLOADING, bytes_done=10**9, bytes_total=4 * 10**9, file=3, files=14), 1.0)
+    assert "1.0 of 4.0 GB, file 3 of 14" in page
+    assert 'aria-valuenow="25"' in page
 
 
 def options(*arguments: str, **environ: str) -> AppOptions:

@@ -77,6 +77,12 @@ def test_forecast_sentence(foreseen: Forecast, sentence: str):
     [
         (Progress(Phase.LOADING, bytes_done=1_200_000_000, bytes_total=22_500_000_000, detail="vae"),
          "1.2 GB of 22.5 GB · vae", 1.2 / 22.5),
+        (Progress(Phase.DOWNLOADING, 9, bytes_done=12_300_000_000, bytes_total=24_100_000_000, bytes_per_second=85e6,
+                  file=3, files=14, detail="vae/config.json"),
+         "12.3 of 24.1 GB, 85.0 MB/s, file 3 of 14 · 2 min 19 s left · vae/config.json", 12.3 / 24.1),
+        (Progress(Phase.DOWNLOADING, 9, bytes_done=512, bytes_total=24_100_000_000, file=1, files=14),
+         "0.0 of 24.1 GB, file 1 of 14", 512 / 24.1e9),
+        (Progress(Phase.DOWNLOADING, 3, detail="asking the Hub"), "asking the Hub", None),
         (Progress(Phase.COMPILING, 12, graphs=3, graphs_expected=40), "3 of 40 graphs · 12 s so far", 3 / 40),
         (Progress(Phase.COMPILING, 12, graphs=41, graphs_expected=40), "41 graphs · 12 s so far", 1.0),
         (Progress(Phase.COMPILING, 2, graphs=1), "1 graph · 2.0 s so far", None),

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from tpu_ui.catalogue import default_model_on
-from tpu_ui.cli.running import results_on_stdout
+from tpu_ui.cli.running import chosen_settings, results_on_stdout
 from tpu_ui.cli.values import integer
 from tpu_ui.errors import InvalidRequest
 from tpu_ui.hardware import choose_device
 from tpu_ui.modes import ExecutionMode, parse_mode
 from tpu_ui.request import GenerationRequest
 from tpu_ui.runtime import start_runtime
-from tpu_ui.settings import read_settings
 from tpu_ui.shapes import parse_size
 
 
@@ -40,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         modes = [mode for mode in ExecutionMode if kind.startswith("tpu") or mode is not ExecutionMode.FUSED_EAGER]
     with results_on_stdout() as results, tempfile.TemporaryDirectory() as cache_dir:
-        settings = replace(read_settings(), cache_dir=Path(cache_dir))  # the user's own graphs are left alone
+        settings = replace(chosen_settings(options), cache_dir=Path(cache_dir))  # the user's own graphs are left alone
         runtime = start_runtime(kind, settings)
         from tpu_ui import bench
         from tpu_ui.manager import PipelineManager

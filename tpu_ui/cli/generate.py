@@ -21,7 +21,7 @@ from tpu_ui.request import GenerationRequest
 def run(options: argparse.Namespace) -> int:
     """Make the pictures; the exit code is that of the worst request."""
     worst = 0
-    with results_on_stdout() as results, EngineOnDemand(options.device) as engine:
+    with results_on_stdout() as results, EngineOnDemand(options) as engine:
         if options.requests is None:
             lines = iter([request_values(options) | {"out": options.out or "out.png"}])
         else:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from tpu_ui import __version__
-from tpu_ui.cli import bench, generate, plan, show, warmup
+from tpu_ui.cli import bench, download, generate, plan, show, warmup
 from tpu_ui.errors import TpuUiError
 from tpu_ui.hardware import TPU_CHIPS
 from tpu_ui.modes import DEVICE_KINDS, ExecutionMode
@@ -41,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_warmup(commands)
     _add_plan(commands)
     _add_bench(commands)
+    _add_download(commands)
     _add_show(commands)
     return parser
 
@@ -61,9 +62,18 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--model", help="a name from `models`, a folder in diffusers' format, or a Hub id")
+    parser.add_argument(
+        "--model", help="a name from `models`, a folder in diffusers' format, or a Hub id; id@revision pins a commit"
+    )
+    _add_hub_cache(parser)
     parser.add_argument("--mode", help="; ".join(f"{mode}: {mode.explanation}" for mode in ExecutionMode))
     parser.add_argument("--placement", default="auto", help=" | ".join(p.value for p in Placement))
+
+
+def _add_hub_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--hub-cache", metavar="FOLDER", help="where downloaded models are kept (default: HF_HUB_CACHE, or HF_HOME/hub)"
+    )
 
 
 def _add_generate(commands: argparse._SubParsersAction) -> None:
@@ -115,6 +125,15 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--rounds", default="7", help="timed rounds of each side")
     parser.add_argument("--steps", help="denoising steps of the timed rounds")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on standard output")
+
+
+def _add_download(commands: argparse._SubParsersAction) -> None:
+    parser = _command(
+        commands, "download", download.run, "Fetch a model from the Hub: its newest commit, or one given."
+    )
+    parser.add_argument("--model", help="a name from `models`, or a Hub id; id@revision pins a commit")
+    _add_hub_cache(parser)
+    parser.add_argument("--json", action="store_true", help="end with a report as JSON on standard output")
 
 
 def _add_show(commands: argparse._SubParsersAction) -> None:

@@ -14,6 +14,7 @@ from tpu_ui.planner.models import KnownModel, find_known_model, plan_of
 from tpu_ui.planner.plan import Decision, Plan, Target, gib
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import resolve
+from tpu_ui.settings import read_settings
 from tpu_ui.shapes import parse_size
 
 _KIND = "tpu"
@@ -25,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     target = _target(options)
     width, height = (None, None) if options.size is None else parse_size(options.size)
     request = GenerationRequest(width=width, height=height, batch=integer("batch", options.batch))
-    model = find_known_model(options.model or default_model_on(_KIND), _KIND)
+    model = find_known_model(options.model or default_model_on(_KIND), _KIND, read_settings().hub_cache_dir)
     resolved = resolve(
         request,
         model.card,

@@ -7,10 +7,10 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tpu_ui import events
+from tpu_ui import events, wording
 from tpu_ui.events import Phase
 
-_SECONDS_BETWEEN_LINES = 5.0  # while one graph compiles
+_SECONDS_BETWEEN_LINES = 5.0  # while one graph compiles, or one file arrives
 _REPORTED_STEPS = 10  # on plain lines, about that many of all steps
 
 
@@ -19,6 +19,8 @@ def describe(event: events.Progress) -> str:
     match event.phase:
         case Phase.QUEUED:
             return "queued" if not event.position else f"queued, {event.position} before this one"
+        case Phase.DOWNLOADING:
+            return f"downloading: {wording.progress_line(event)}"
         case Phase.LOADING:
             size = f" {event.bytes_done / 1e6:.0f} of {event.bytes_total / 1e6:.0f} MB" if event.bytes_total else ""
             return f"loading{size} {event.detail}".rstrip()
@@ -49,6 +51,7 @@ class ProgressPrinter:
         self._last_line = ""
         self._last_graphs: int | None = None
         self._last_compile_line = 0.0
+        self._last_download_line = 0.0
 
     def __enter__(self) -> "ProgressPrinter":
         if self._bar is not None:
@@ -75,6 +78,11 @@ class ProgressPrinter:
             )
             if new:
                 self._last_graphs, self._last_compile_line = event.graphs, time.monotonic()
+            return new
+        if event.phase is Phase.DOWNLOADING:
+            is_due = time.monotonic() - self._last_download_line > _SECONDS_BETWEEN_LINES
+            if new := is_due or event.bytes_done == event.bytes_total:
+                self._last_download_line = time.monotonic()
             return new
         if event.phase is not Phase.DENOISING or not event.step:
             return True

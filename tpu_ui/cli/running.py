@@ -1,9 +1,11 @@
 """How a command drives the engine: started when first needed, watched, cancelled with Ctrl+C."""
 
+import argparse
 import contextlib
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TextIO
 
 from tpu_ui.catalogue import default_model_on
@@ -15,7 +17,7 @@ from tpu_ui.jobs import JobKind, JobQueue, JobState
 from tpu_ui.report import GenerationResult
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolver import Resolver
-from tpu_ui.settings import read_settings
+from tpu_ui.settings import Settings, folder_of, read_settings
 
 _OWNER = "command line"
 
@@ -23,6 +25,14 @@ _OWNER = "command line"
 def exit_code_of(error: TpuUiError) -> int:
     """2 for a mistake of the user, 1 for a fault."""
     return 2 if error.is_users_mistake else 1
+
+
+def chosen_settings(options: argparse.Namespace) -> Settings:
+    """The settings of this process, with what the command line says of them."""
+    settings = read_settings()
+    if options.hub_cache is None:
+        return settings
+    return replace(settings, hub_cache_dir=folder_of("hub-cache", options.hub_cache))
 
 
 @contextlib.contextmanager
@@ -40,9 +50,9 @@ class EngineOnDemand:
         DeviceUnavailable: the device is not to be had.
     """
 
-    def __init__(self, device: str) -> None:
-        self._choice = choose_device(device)
-        self._settings = read_settings()
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._choice = choose_device(options.device)
+        self._settings = chosen_settings(options)
         self._resolver = Resolver(self._choice.kind, self._settings, default_model_on(self._choice.kind))
         self._queue: JobQueue | None = None
 
@@ -58,7 +68,7 @@ class EngineOnDemand:
     def _check(self, request: GenerationRequest) -> None:
         """Refuse at once what needs no device and no download to be refused."""
         try:
-            self._resolver.resolve(request, download=False)
+            self._resolver.resolve(request)
         except NotDownloaded:
             self._resolver.foresee_unseen(request)
 

@@ -18,7 +18,7 @@ def run(options: argparse.Namespace) -> int:
     sizes = [parse_size(size) for size in options.size.split(",")] if options.size else [(None, None)]
     batches = [integer("batch", batch) for batch in options.batch.split(",")]
     worst = 0
-    with results_on_stdout() as results, EngineOnDemand(options.device) as engine:
+    with results_on_stdout() as results, EngineOnDemand(options) as engine:
         for width, height in sizes:
             for batch in batches:
                 request = None

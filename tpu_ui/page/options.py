@@ -9,6 +9,7 @@ from pathlib import Path
 from tpu_ui import __version__
 from tpu_ui.errors import InvalidRequest
 from tpu_ui.modes import DEVICE_KINDS, ExecutionMode, parse_mode
+from tpu_ui.settings import folder_of
 from tpu_ui.shapes import parse_size
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -25,6 +26,7 @@ class AppOptions:
         auth: (user, password) pairs; empty is no login.
         model, mode: None is the device's own default.
         outputs: folder of the pictures; None is `outputs` in the cache folder.
+        hub_cache: folder of downloaded models; None is the settings' own.
         warm: "last", or sizes as (width, height).
     """
 
@@ -38,6 +40,7 @@ class AppOptions:
     device: str
     mode: ExecutionMode | None
     outputs: Path | None
+    hub_cache: Path | None
     warm: tuple[tuple[int, int], ...] | str
     log_level: str
     is_space: bool
@@ -69,6 +72,7 @@ def parse_options(arguments: Sequence[str] | None = None, environ: Mapping[str, 
         device=given.device,
         mode=parse_mode(given.mode) if given.mode else None,
         outputs=Path(given.outputs).expanduser().absolute() if given.outputs else None,
+        hub_cache=folder_of("hub-cache", given.hub_cache) if given.hub_cache else None,
         warm=_read_warm(given.warm) if given.warm else (),
         log_level=given.log_level.lower(),
         is_space=is_space,
@@ -109,6 +113,8 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     )  # fmt: skip
     keeps = parser.add_argument_group("what it keeps and tells")
     add(keeps, "outputs", None, "folder of the pictures (default: outputs in the cache folder)", metavar="FOLDER")
+    text = "folder of downloaded models (default: HF_HUB_CACHE, or HF_HOME/hub)"
+    add(keeps, "hub-cache", None, text, metavar="FOLDER")
     add(keeps, "log-level", "warning", "debug, info, warning or error")
     return parser
 

@@ -17,7 +17,6 @@ from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.resolver import Resolver
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
-from tpu_ui.sources import find_model
 from tpu_ui.translations import ENGLISH, Language
 
 
@@ -92,9 +91,10 @@ class Judge:
             TpuUiError: it cannot.
         """
         card = self.card(request.model)
-        if not self.is_local(card):
-            return self._absent(request, card, say)
-        resolved, _ = self._resolver.resolve(request, download=False)
+        why_absent = self._why_absent(card)
+        if why_absent is not None:
+            return self._absent(request, card, why_absent, say)
+        resolved, _ = self._resolver.resolve(request)
         if self._queue.engine_error is not None:
             raise self._queue.engine_error
         if self.engine is None:
@@ -113,20 +113,24 @@ class Judge:
         if card.is_complete and card.repo_id is not None:
             return card
         if card.repo_id is None:
-            return find_model(model or "", offline=True).card
+            return self._resolver.find(model or "").card
         try:
-            return find_model(model or "", offline=True).card
+            return self._resolver.find(model or "").card
         except LoadFailed:
             return card
 
     def is_local(self, card: ModelCard) -> bool:
+        return self._why_absent(card) is None
+
+    def _why_absent(self, card: ModelCard) -> TpuUiError | None:
+        """Why a model of the Hub cannot be used as it is: not downloaded, or only in part."""
         if card.repo_id is None:
-            return True
+            return None
         try:
-            find_model(card.repo_id, offline=True)
-        except (LoadFailed, UnusableModel):
-            return False
-        return True
+            self._resolver.find(card.id)
+        except (LoadFailed, UnusableModel) as error:
+            return error
+        return None
 
     def size_states(self, request: GenerationRequest, card: ModelCard) -> dict[tuple[int, int], str]:
         """The warm-up state of each size of the card's ladder, all else as in the request; empty where not known."""
@@ -150,14 +154,13 @@ class Judge:
         except TpuUiError:
             return 0.0  # it will end at once
 
-    def _absent(self, request: GenerationRequest, card: ModelCard, say: Language) -> Verdict:
+    def _absent(self, request: GenerationRequest, card: ModelCard, why: TpuUiError, say: Language) -> Verdict:
         resolved = self._resolver.foresee_unseen(request)
         if self._offline:
             raise LoadFailed(
-                f"{card.label} is not on this machine, and downloads are switched off.",
-                "Unset HF_HUB_OFFLINE, or choose another model.",
+                f"{why.message} Downloads are switched off.", "Unset HF_HUB_OFFLINE, or choose another model."
             )
-        sentence = say("{model} is downloaded first; how long that takes is not known yet.", model=card.label)
+        sentence = f"{why.message} " + say("It is downloaded first; how long that takes is not known yet.")
         if card.gated:
             sentence += " " + say("The Hub asks for a login and for its licence to be accepted.")
         word = Verdict("absent", sentence)

@@ -46,8 +46,11 @@ class KnownModel:
     known_from: str
 
 
-def find_known_model(name: str, device_kind: str) -> KnownModel:
+def find_known_model(name: str, device_kind: str, hub_cache: Path | None = None) -> KnownModel:
     """Find what is known of a model without the network: its weights, else its configurations, else the list's.
+
+    Args:
+        hub_cache: as in `find_model`.
 
     Raises:
         UnknownModel: there is no such model.
@@ -55,9 +58,9 @@ def find_known_model(name: str, device_kind: str) -> KnownModel:
         NotDownloaded: nothing of it is on this machine, and it is not on the list.
     """
     try:
-        source = find_model(name, offline=True, download=False)
+        source = find_model(name, offline=True, hub_cache=hub_cache)
     except (UnusableModel, LoadFailed) as error:
-        known = _without_weights(name, device_kind, error)
+        known = _without_weights(name, device_kind, hub_cache, error)
     else:
         dtype = dtype_on_device(source.card.dtype, device_kind)
         known = KnownModel(source.card, parts_of_folder(source.folder, dtype), dtype, "the headers of its weights")
@@ -66,7 +69,9 @@ def find_known_model(name: str, device_kind: str) -> KnownModel:
     return known
 
 
-def _without_weights(name: str, device_kind: str, error: UnusableModel | LoadFailed) -> KnownModel:
+def _without_weights(
+    name: str, device_kind: str, hub_cache: Path | None, error: UnusableModel | LoadFailed
+) -> KnownModel:
     path = Path(name.strip()).expanduser()
     card = None if path.is_dir() else find_card(name)
     if card is not None:
@@ -74,7 +79,9 @@ def _without_weights(name: str, device_kind: str, error: UnusableModel | LoadFai
         parts = published_parts(card.repo_id, dtype)
         if parts is not None:
             return KnownModel(_completed(card), parts, dtype, "its published configuration")
-        path = _cached_snapshot(card)
+        from tpu_ui.hub_cache import begun_snapshot  # imports huggingface_hub, which a local model does not need
+
+        path = None if card.repo_id is None else begun_snapshot(card, hub_cache)
     if path is None or not (path / "model_index.json").is_file():
         raise error
     folder = inspect_folder(path, with_weights=False)
@@ -99,13 +106,6 @@ def _completed(card: ModelCard) -> ModelCard:
 
 def _as_json(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
-
-
-def _cached_snapshot(card: ModelCard) -> Path | None:
-    import huggingface_hub
-
-    index = huggingface_hub.try_to_load_from_cache(card.repo_id, "model_index.json") if card.repo_id else None
-    return Path(index).parent if isinstance(index, str) else None
 
 
 def plan_of(
