@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_inputs_contiguous, move_tables
+from tpu_ui.device_scalar import DeviceScalar
 from tpu_ui.errors import ModeNotAllowed, NotANumber
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
@@ -27,7 +28,7 @@ from tpu_ui.preview import LatentColours, LatentPreview
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.runtime import Runtime
-from tpu_ui.schedule import DeviceScalar, keep_on_host
+from tpu_ui.schedule import keep_on_host
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class LoadedPipeline:
         # At the loop's beginning, not at the denoiser's first call: what a pipeline computes before each call is then
         # cut into graphs in the first step as in all others.
         pipeline.scheduler = keep_on_host(
-            pipeline.scheduler, runtime.torch_device, lambda: self._enter(Stage.DENOISER), self._on_step
+            pipeline.scheduler, runtime.torch_device, runtime.mark, lambda: self._enter(Stage.DENOISER), self._on_step
         )
         fix_text_length(pipeline)
         self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
@@ -145,7 +146,7 @@ class LoadedPipeline:
         try:
             with torch.inference_mode(False), torch.no_grad():
                 pixels = self.pipeline(**self._arguments(resolved)).images
-            observer.enter(Stage.DECODER)  # for pipelines that decode in another way
+            self._enter(Stage.DECODER)  # for pipelines that decode in another way
             return self._checked(numpy.asarray(pixels, dtype=numpy.float32))
         finally:
             self._observer = self._request = None
@@ -206,6 +207,8 @@ class LoadedPipeline:
             self._observer.on_step(step, steps, preview)
 
     def _enter(self, stage: Stage) -> None:
+        if stage is not Stage.DENOISER:
+            self.pipeline.scheduler.drain()
         if self._observer is not None:
             self._observer.enter(stage)
 

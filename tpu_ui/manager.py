@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from PIL import Image
 
 from tpu_ui import __version__
+from tpu_ui.code_version import graph_code_version
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.device_errors import as_user_error
 from tpu_ui.errors import CompileFailed, DoesNotFit, JobCancelled, TpuUiError, UnexpectedCompile
@@ -43,7 +44,7 @@ _FOREIGN_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, IndexError)
 class PipelineManager:
     """Runs requests on one device. `generate` and `warm_up` belong to the device thread; `foresee` to any thread.
 
-    `toolchain` is the part of every key that a process cannot change: versions, chip, compiler flags.
+    `toolchain` is the part of every key that a process cannot change: versions, chip, compiler flags, our own code.
     """
 
     def __init__(self, runtime: Runtime, settings: Settings, default_model: str) -> None:
@@ -53,7 +54,7 @@ class PipelineManager:
         self.resolver = Resolver(runtime.kind, settings, default_model, lambda: device_bytes)
         self.cache = CompileCache(settings.compile_cache_dir)
         self.ledger = GraphLedger(settings.ledger_path, self.cache)
-        self.toolchain = runtime.toolchain() | dict(settings.compiler_flags)
+        self.toolchain = runtime.toolchain() | dict(settings.compiler_flags) | {"tpu_ui code": graph_code_version()}
         self.ledger.forget_other_versions(tuple(sorted(self.toolchain.items())))
         self.cache.remove_damaged(self.ledger.expected_files())
         self._residency = Residency(runtime, settings, on_graphs_dropped=self.ledger.graphs_dropped)
