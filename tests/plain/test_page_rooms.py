@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import logging
 import os
 import re
@@ -22,7 +23,7 @@ from tpu_ui.ledger import GraphRecord
 from tpu_ui.page import form, render
 from tpu_ui.page.known_shapes import OTHER_VERSIONS, known_shapes
 from tpu_ui.page.options import AppOptions, parse_options
-from tpu_ui.page.routes import _FETCHING, _is_known
+from tpu_ui.page.routes import _FETCHING, _is_known, _names_an_address
 from tpu_ui.page.serve import HideSecrets, Served, announce, find_port
 from tpu_ui.page.sessions import Presence, is_token, new_token
 from tpu_ui.page.verdict import Verdict, _distance
@@ -294,6 +295,26 @@ def test_metrics_login():
 )  # fmt: skip
 def test_addresses_are_refused(path: str, is_refused: bool):
     assert bool(_FETCHING.match(path)) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("path", "is_refused"),
+    [
+        ("http://93.184.215.14/a.png", True), ("https://example.org/a.png", True), (" HTTP://x/", True),
+        ("file:///etc/passwd", True), ("ftp://x/y", True), ("/tmp/gradio/a/b.png", False), ("a: b", False), ("", False),
+    ],
+)  # fmt: skip
+def test_files_that_are_addresses_are_refused(path: str, is_refused: bool):
+    """Gradio fetches a public one for whoever posts it. In a prompt an address may stand."""
+    file = {"path": path, "meta": {"_type": "gradio.FileData"}}
+    for body in ({"data": [file]}, {"data": [1, [{"image": file}]]}, [file], {"event_data": {"value": file}}):
+        assert _names_an_address(json.dumps(body).encode()) is is_refused
+        assert _names_an_address(json.dumps(body).encode("utf-16")) is is_refused
+    escaped = json.dumps({"data": [file]}).replace("path", "\\u0070ath").encode()
+    assert _names_an_address(escaped) is is_refused
+    assert not _names_an_address(json.dumps({"data": [path, {"text": path}]}).encode())
+    assert _names_an_address(b"[" * 100_000)
+    assert not _names_an_address(b"username=http://x")
 
 
 def test_the_page_needs_no_torch():

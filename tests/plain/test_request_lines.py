@@ -55,7 +55,8 @@ def test_each_wrong_line_has_its_report_and_the_next_one_is_read(folder: Path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--steps", "abc"), ("--width", "65"), ("--device", "moon"), ("--requests", "/nowhere")]
+    "wrong",
+    [("--steps", "abc"), ("--seed", "9" * 5000), ("--width", "65"), ("--device", "moon"), ("--requests", "/nowhere")],
 )
 def test_json_ends_with_a_report_whatever_the_mistake(folder: Path, wrong: tuple[str, str]):
     done = generate(folder, *wrong, "--json")
@@ -63,4 +64,5 @@ def test_json_ends_with_a_report_whatever_the_mistake(folder: Path, wrong: tuple
     report = json.loads(line)
     assert done.returncode == 2
     assert not report["ok"]
+    assert len(report["error"]) < 500
     assert report["error"] in done.stderr
