@@ -236,7 +236,16 @@ class LoadedPipeline:
 
 
 def _decoded_on_host(decoded: Any) -> Any:
-    """The VAE's pictures on the host: what the pipeline does to them there compiles nothing and clamps no NaN away."""
+    """The VAE's pictures on the host: what the pipeline does to them there compiles nothing and clamps no NaN away.
+
+    It would clamp infinity to white or black, so that becomes NaN.
+    """
+
+    def on_host(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor):
+            return part
+        return part.cpu().nan_to_num(nan=torch.nan, posinf=torch.nan, neginf=torch.nan)
+
     if isinstance(decoded, tuple):
-        return tuple(part.cpu() if isinstance(part, torch.Tensor) else part for part in decoded)
-    return type(decoded)(**{name: part.cpu() for name, part in decoded.items()})
+        return tuple(map(on_host, decoded))
+    return type(decoded)(**{name: on_host(part) for name, part in decoded.items()})
