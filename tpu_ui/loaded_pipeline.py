@@ -4,18 +4,16 @@ import contextlib
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import accelerate
 import diffusers
 import numpy
 import torch
-from PIL import Image
 
 from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_inputs_contiguous, move_tables
-from tpu_ui.errors import ModeNotAllowed, NotANumber
+from tpu_ui.errors import ModeNotAllowed
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
 from tpu_ui.loading import weight_bytes
@@ -26,25 +24,11 @@ from tpu_ui.placement import Placement
 from tpu_ui.preview import LatentColours, LatentPreview
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.runs import Pictures
 from tpu_ui.runtime import Runtime
 from tpu_ui.schedule import DeviceScalar, keep_on_host
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """The pictures of one pass.
-
-    Attributes:
-        pixels: float32, shape (pictures, height, width, 3), 0 to 1; those with NaN are left out.
-        indices: which of the batch they are.
-        spoilt: sentences about those left out.
-    """
-
-    pixels: numpy.ndarray
-    indices: tuple[int, ...]
-    spoilt: tuple[str, ...]
 
 
 class LoadedPipeline:
@@ -134,11 +118,10 @@ class LoadedPipeline:
     # -- one pass -----------------------------------------------------------------------------------------------------
 
     def run(self, resolved: ResolvedRequest, observer: PassObserver) -> Pictures:
-        """Make the pictures of a request.
+        """Make the pictures of a request that takes one run.
 
         Raises:
             JobCancelled: between steps or stages.
-            NotANumber: no picture of the batch is without NaN.
         """
         self._observer, self._request = observer, resolved.request
         self._last_latents = None
@@ -180,22 +163,18 @@ class LoadedPipeline:
                 good &= torch.isfinite(self._last_latents).flatten(1).all(dim=1).numpy()
             else:
                 good[:] = False
-        indices = tuple(int(i) for i in numpy.flatnonzero(good))
-        message = f"not-a-number in the {stage} (data type {str(self.dtype).removeprefix('torch.')})"
-        if not indices:
-            raise NotANumber(
-                stage,
-                f"{message}: no picture can be made of it.",
-                "Check the model's weights; with a 16-bit data type try the model in float32 or bfloat16.",
-            )
-        spoilt = tuple(f"picture {i + 1}: {message}; it was left out." for i in range(len(pixels)) if not good[i])
-        return Pictures(pixels[good], indices, spoilt)
+        return Pictures(
+            pixels[good],
+            tuple(int(i) for i in numpy.flatnonzero(good)),
+            {int(i): stage for i in numpy.flatnonzero(~good)},
+            str(self.dtype).removeprefix("torch."),
+        )
 
-    def learn_colours(self, images: Sequence[Image.Image], indices: Sequence[int]) -> None:
-        """Let later previews learn from the pictures of the last pass; `indices` as in Pictures."""
-        latents = self._last_latents
-        if latents is not None and self._colours.wants_more and max(indices) < len(latents):
-            self._colours.learn(latents[list(indices)].float().numpy(), images)
+    def learn_colours(self, pictures: Pictures) -> None:
+        """Let later previews learn from the pictures of the last run."""
+        latents, indices = self._last_latents, list(pictures.indices)
+        if latents is not None and self._colours.wants_more and indices and max(indices) < len(latents):
+            self._colours.learn(latents[indices].float().numpy(), pictures.images)
 
     # -- what the pipeline tells while it runs ------------------------------------------------------------------------
 
