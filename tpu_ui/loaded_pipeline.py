@@ -1,6 +1,7 @@
 """A pipeline in memory: where it is placed, in which mode it runs, and one run of it."""
 
 import contextlib
+import functools
 import gc
 import inspect
 import logging
@@ -16,6 +17,7 @@ from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_input
 from tpu_ui.errors import ModeNotAllowed
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
+from tpu_ui.kept_text import KeptText
 from tpu_ui.loading import weight_bytes
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
@@ -53,6 +55,9 @@ class LoadedPipeline:
             pipeline.scheduler, runtime.torch_device, lambda: self._enter(Stage.DENOISER), self._on_step
         )
         fix_text_length(pipeline)
+        self.kept_text = KeptText()
+        if hasattr(pipeline, "encode_prompt"):
+            pipeline.encode_prompt = functools.partial(self._encode_or_recall, pipeline.encode_prompt)
         self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
         if getattr(pipeline, "vae", None) is not None:
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
@@ -112,6 +117,7 @@ class LoadedPipeline:
                 accelerate.hooks.remove_hook_from_module(module, recurse=True)
                 module.to("meta")  # frees the weights even if something still holds the module
         self._last_latents = None
+        self.kept_text.clear()
         del self.pipeline
         gc.collect()
 
@@ -183,6 +189,15 @@ class LoadedPipeline:
         if self._observer is not None and self._request is not None:
             preview = LatentPreview(denoised, self._request.width, self._request.height, self._colours)
             self._observer.on_step(step, steps, preview)
+
+    def _encode_or_recall(self, encode_prompt: Callable, *args: Any, **kwargs: Any) -> Any:
+        if self._observer is None or self._request is None:
+            return encode_prompt(*args, **kwargs)
+        ran_as = (self._request.mode, self._request.placement)
+        result, recalled = self.kept_text.encode(encode_prompt, args, kwargs, ran_as, self._observer.may_recall_text)
+        if recalled:
+            self._observer.text_was_recalled()
+        return result
 
     def _enter(self, stage: Stage) -> None:
         if self._observer is not None:

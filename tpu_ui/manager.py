@@ -189,9 +189,13 @@ class PipelineManager:
         graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
+        proving: bool = False,
     ) -> Run:
         """Run a pass and write it into the ledger; of one that is cut short, what it compiled."""
-        with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected) as observer:
+        # Without its text encoders a pass says nothing about their graphs: they must be warm by a pass before.
+        text_is_warm = Stage.TEXT not in keys or self.ledger.state(keys[Stage.TEXT]) is WarmupState.WARM
+        may_recall = text_is_warm and not proving
+        with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected, may_recall) as observer:
             try:
                 pictures = loaded.run(resolved, observer)
             except BaseException:
@@ -219,7 +223,7 @@ class PipelineManager:
         quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING, preview=None))  # noqa: E731
         for _ in range(_MAX_PROVING_PASSES):
             try:
-                done = self._one_pass(loaded, short, keys, None, quiet, cancelled)
+                done = self._one_pass(loaded, short, keys, None, quiet, cancelled, proving=True)
             except JobCancelled:
                 return  # the pictures are made; the shape just stays unproven
             except (TpuUiError, *_FOREIGN_ERRORS):
