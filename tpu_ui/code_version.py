@@ -4,9 +4,7 @@ import hashlib
 from pathlib import Path
 
 _DECIDING = (
-    "affine_step",
     "compiled_modules",
-    "device_scalar",
     "dynamo",
     "fixed_text",
     "kept_text",
