@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from tests.emulated.test_catalogue_classes import KINDS, SIZE, each_kind, each_mode, each_placement
+from tests.emulated.test_catalogue_classes import KINDS, MODES, PLACEMENTS, SIZE, each_mode
 from tpu_ui.graphs import Stage
 from tpu_ui.kept_text import KeptText
 from tpu_ui.request import GenerationRequest
@@ -44,9 +44,11 @@ def encoder_calls(loaded):
         handle.remove()
 
 
-@each_placement
-@each_mode
-@each_kind
+# Each class in one of the six ways, each way with two classes.
+@pytest.mark.parametrize(
+    ("model", "mode", "placement"),
+    [(model, MODES[i % 3], PLACEMENTS[i // 3 % 2]) for i, model in enumerate(KINDS)],
+)
 def test_a_repeated_prompt_skips_the_encoders_and_changes_no_bit(
     generate, loaded, encoder_calls, model, mode, placement
 ):
