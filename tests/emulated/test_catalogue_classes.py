@@ -42,7 +42,6 @@ VARIANTS = ("sd3.5-medium", "sd3.5-large", "flux-guided", "flux2-klein-base")
 SIZE = {"width": 96, "height": 64}
 each_kind = pytest.mark.parametrize("model", KINDS)
 each_mode = pytest.mark.parametrize("mode", MODES)
-each_placement = pytest.mark.parametrize("placement", PLACEMENTS)
 
 
 @pytest.fixture(scope="module")
