@@ -89,7 +89,7 @@ def test_a_negative_prompt_can_be_written_only_where_the_model_takes_one(page: G
     negative = page.tab.locator("#negative textarea, #negative input").first
     assert negative.is_enabled()
     page.tab.locator("#model input").click()
-    page.tab.get_by_role("option", name="FLUX.1 [schnell]").click()
+    page.tab.get_by_role("option", name="FLUX.1 schnell").click()
     page.tab.wait_for_function("document.querySelector('#negative textarea, #negative input').disabled")
     page.tab.wait_for_function("document.querySelector('#steps input').value == '4'")
     page.tab.click("#use-settings")
