@@ -41,6 +41,20 @@ def test_progress_comes_in_order_and_counts_the_steps(manager, request_for):
     assert all(event.steps == 4 and event.seconds_per_step > 0 for event in steps)
 
 
+def test_loading_tells_its_bytes(manager, request_for):
+    manager._residency.evict_all()
+    events = []
+    manager.generate(request_for(mode="fused"), events.append, lambda: False)
+    loading = [(event.bytes_done, event.bytes_total) for event in events if event.phase is Phase.LOADING]
+    done, totals = zip(*loading, strict=True)
+    assert list(done) == sorted(done)
+    assert set(totals) == {done[-1]}
+    assert len(set(done)) > 2
+    assert events.index(next(e for e in events if e.phase is Phase.PLACING)) > events.index(
+        next(e for e in events if e.phase is Phase.LOADING)
+    )
+
+
 @pytest.mark.parametrize("placement", ["single", "cpu_offload"])
 def test_cancel_ends_between_steps_and_leaves_the_pipeline_whole(manager, request_for, placement):
     request = request_for(steps=10, placement=placement)
@@ -242,14 +256,16 @@ def test_memory_is_given_back_over_ten_switches(another_manager, tiny_models):
     manager = another_manager()
     manager._residency.budget_bytes = 2_000_000  # room for one of the two
     resident = []
+    requests = [
+        GenerationRequest(prompt="x", model=str(tiny_models / model), width=64, height=64, steps=1, mode="fused")
+        for model in ("sd3", "flux")
+    ]
     for turn in range(10):
-        model = ("sd3", "flux")[turn % 2]
-        manager.generate(
-            GenerationRequest(prompt="x", model=str(tiny_models / model), width=64, height=64, steps=1, mode="fused"),
-            lambda _: None,
-            lambda: False,
-        )
+        manager.generate(requests[turn % 2], lambda _: None, lambda: False)
         assert len(manager._residency._pipelines) == 1
+        states = [manager.foresee(request)[1].state.value for request in requests]
+        assert states[turn % 2] == "warm"
+        assert states[1 - turn % 2] != "warm", "its graphs went with it"
         gc.collect()
         resident.append(psutil.Process().memory_info().rss)
     assert max(resident[6:]) - max(resident[2:6]) < 40e6, [round(value / 1e6) for value in resident]

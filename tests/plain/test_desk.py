@@ -171,7 +171,9 @@ def test_a_private_page_takes_any_model_but_no_address(desk: Desk, tmp_path: Pat
 
 
 def test_sentences_name_no_folder(desk: Desk, tmp_path: Path):
+    desk.settings = Settings(desk.settings.cache_dir, offline=True, hub_cache_dir=tmp_path / "downloads" / "hub")
     sentence = f"{desk.options.default_model}: broken; see {Path.home()}/x and {desk.outputs.root}/y"
+    sentence += f" and {desk.settings.hub_cache_dir}/models--org--name/snapshots/1/vae"
     told = desk.without_paths(sentence)
     assert told.startswith("nice-model: broken")
     assert str(tmp_path) not in told

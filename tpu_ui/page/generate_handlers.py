@@ -199,13 +199,18 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
             gr.Warning(escape(desk.without_paths(str(error))))
             return {tab.model: last}
         return {
-            usable_model: model,
             tab.width: card.default_width,
             tab.height: card.default_height,
             tab.steps: card.default_steps,
             tab.guidance: card.default_guidance,
-            tab.negative_prompt: gr.Textbox(interactive=card.takes_negative_prompt),
         }
+
+    def follow_model(model: Any, last: str) -> tuple:
+        """However it came into the form: chosen, or with the settings of a picture."""
+        try:
+            return model, gr.Textbox(interactive=desk.card(model).takes_negative_prompt)
+        except TpuUiError:
+            return last, gr.skip()
 
     def choose_size(label: Any) -> tuple[int, int]:
         try:
@@ -221,9 +226,9 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
         return {getattr(tab, name): restored[name] for name in what}
 
     tab.model.input(
-        choose_model, [tab.model, usable_model],
-        [tab.model, usable_model, tab.width, tab.height, tab.steps, tab.guidance, tab.negative_prompt], **PRESS,
-    )  # fmt: skip
+        choose_model, [tab.model, usable_model], [tab.model, tab.width, tab.height, tab.steps, tab.guidance], **PRESS
+    )
+    tab.model.change(follow_model, [tab.model, usable_model], [usable_model, tab.negative_prompt], **QUICK)
     tab.sizes.input(choose_size, tab.sizes, [tab.width, tab.height], **QUICK)
     tab.swap.click(lambda width, height: (height, width), [tab.width, tab.height], [tab.width, tab.height], **QUICK)
     tab.random_seed.click(lambda: "", None, tab.seed, **QUICK)
