@@ -113,6 +113,7 @@ def compare(
     warm_ups, moves = {}, {}
     for name, side in sides.items():
         _forget_graphs(manager)  # neither side may live on the other's graphs
+        manager.leave_device()  # nor may this mode's first request on the weights of the one before
         warm_ups[name] = _warm(manager.runtime, lambda steps, side=side: run(side, steps), side, steps)
     timed: dict[str, list[float]] = {name: [] for name in sides}
     repeated: dict[str, list[float]] = {name: [] for name in sides}

@@ -61,6 +61,10 @@ class PipelineManager:
         self._residency.evict_all()
         self.ledger.close()
 
+    def leave_device(self) -> None:
+        """See `Residency.leave_device`; belongs to the device thread."""
+        self._residency.leave_device()
+
     # -- before a request ---------------------------------------------------------------------------------------------
 
     def foresee(self, request: GenerationRequest) -> tuple[ResolvedRequest, Forecast]:

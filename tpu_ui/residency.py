@@ -102,6 +102,12 @@ class Residency:
             elif placement is Placement.CPU_OFFLOAD and not self._shares_host_memory:
                 self._evict(other)
 
+    def leave_device(self) -> None:
+        """The weights of pipelines under CPU offload leave the device; they come again when they run."""
+        for pipeline in self._pipelines.values():
+            if pipeline.offloaded is not None:
+                pipeline.offloaded.leave_all()
+
     def _make_room(self, needed_bytes: int, label: str, budget_bytes: int) -> None:
         if needed_bytes > budget_bytes:
             raise DoesNotFit(

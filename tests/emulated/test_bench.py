@@ -1,5 +1,7 @@
 """What bench counts: the moves of weights of both sides, under CPU offload."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -37,3 +39,6 @@ def test_tpu_ui_moves_them_once(manager, asked):
     assert ours.moves == bench.Moves(loaded.weight_bytes, 0)
     ours.run(resolved.request)
     assert ours.moves == bench.Moves(loaded.weight_bytes, 0)
+    manager.leave_device()
+    ours.run(replace(resolved.request, prompt="moved again"))
+    assert ours.moves == bench.Moves(2 * loaded.weight_bytes, 0)
