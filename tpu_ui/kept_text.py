@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 MAX_BYTES = 64 * 2**20
-"""Of one pipeline, in device memory. FLUX.2's text takes 15 MiB a picture, FLUX.1's 4 MiB."""
+"""Of one pipeline, in device memory, within the planner's room for programs. FLUX.2's text takes 15 MiB a picture,
+FLUX.1's 4 MiB."""
 
 
 class KeptText:

@@ -1,6 +1,5 @@
 """A pipeline in memory: where it is placed, in which mode it runs, and one run of it."""
 
-import contextlib
 import functools
 import gc
 import inspect
@@ -20,6 +19,7 @@ from tpu_ui.graphs import Stage
 from tpu_ui.kept_text import KeptText
 from tpu_ui.loading import weight_bytes
 from tpu_ui.modes import ExecutionMode
+from tpu_ui.offload import OffloadedModels
 from tpu_ui.passes import PassObserver
 from tpu_ui.pipeline_kinds import guidance_argument
 from tpu_ui.placement import Placement
@@ -43,6 +43,7 @@ class LoadedPipeline:
         self.weight_bytes = weight_bytes(pipeline)
         self.dtype = dtype
         self.placement: Placement | None = None
+        self.offloaded: OffloadedModels | None = None  # under CPU offload
         self._runtime = runtime
         self._colours = colours
         self._observer: PassObserver | None = None
@@ -80,14 +81,15 @@ class LoadedPipeline:
             raise ModeNotAllowed(
                 f"placement: {type(self.pipeline).__name__} does not support model CPU offload.", "Choose single."
             )
-        if self.placement is Placement.CPU_OFFLOAD:
-            self.pipeline.remove_all_hooks()
+        if self.offloaded is not None:
+            self.offloaded.remove()
+            self.offloaded = None
         self.placement = None  # should moving fail, it is nowhere whole
         # In fused mode the moves would be fused into the next graphs, which would then be others than those of later
         # passes.
         self._runtime.set_mode(ExecutionMode.STRICT_EAGER)
         if placement is Placement.CPU_OFFLOAD:
-            self.pipeline.enable_model_cpu_offload(device=self._runtime.torch_device)
+            self.offloaded = OffloadedModels(self.pipeline, self._runtime)
         else:
             self.pipeline.to(self._runtime.torch_device)
         for denoiser in denoisers(self.pipeline).values():
@@ -106,11 +108,17 @@ class LoadedPipeline:
             )
         self._switches[self.placement].set(mode)
 
+    @property
+    def bytes_to_device(self) -> int:
+        """Weights that runs under CPU offload have moved to the device since the placement."""
+        return 0 if self.offloaded is None else self.offloaded.bytes_to_device
+
     def unload(self) -> None:
         """Give the memory back. The object is of no use afterwards."""
         for switch in self._switches.values():
             switch.take_off()
         self._switches.clear()
+        self.offloaded = None
         self.pipeline.remove_all_hooks()
         for module in self.pipeline.components.values():
             if isinstance(module, torch.nn.Module):
@@ -131,6 +139,8 @@ class LoadedPipeline:
         """
         self._observer, self._request = observer, resolved.request
         self._last_latents = None
+        if self.offloaded is not None:
+            self.offloaded.begin_run(resolved.request.mode, resolved.weight_room_bytes)
         try:
             with torch.inference_mode(False), torch.no_grad():
                 pixels = self.pipeline(**self._arguments(resolved)).images
@@ -138,8 +148,6 @@ class LoadedPipeline:
             return self._checked(numpy.asarray(pixels, dtype=numpy.float32))
         finally:
             self._observer = self._request = None
-            with contextlib.suppress(AttributeError):
-                self.pipeline.maybe_free_model_hooks()  # an exception skips it, and the next run would start half moved
 
     def _arguments(self, resolved: ResolvedRequest) -> dict[str, Any]:
         request = resolved.request

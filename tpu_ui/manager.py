@@ -62,6 +62,10 @@ class PipelineManager:
         self._residency.evict_all()
         self.ledger.close()
 
+    def leave_device(self) -> None:
+        """See `Residency.leave_device`; belongs to the device thread."""
+        self._residency.leave_device()
+
     # -- before a request ---------------------------------------------------------------------------------------------
 
     def foresee(self, request: GenerationRequest) -> tuple[ResolvedRequest, Forecast]:
@@ -108,7 +112,7 @@ class PipelineManager:
                 load_seconds = time.perf_counter() - started
                 # 4 run
                 notices = resolved.notices + truncation_notices(loaded.pipeline, resolved)
-                runs = []
+                moved_before, runs = loaded.bytes_to_device, []
                 for number in range(resolved.runs):
                     listener = over_all_runs(emit, number, resolved.runs)
                     run = resolved.run(number)
@@ -116,6 +120,7 @@ class PipelineManager:
                 pictures, outcomes = Pictures.of_runs([run.pictures for run in runs]), outcomes_of_all(runs)
                 pictures.check()
                 total_seconds = time.perf_counter() - started
+                moved_bytes = loaded.bytes_to_device - moved_before
                 images, last = pictures.images, runs[-1]
                 loaded.learn_colours(last.pictures)
             except _FOREIGN_ERRORS as error:
@@ -148,6 +153,7 @@ class PipelineManager:
             timings=_timings(load_seconds, total_seconds, outcomes),
             seconds_per_step=outcomes[Stage.DENOISER].step_seconds if Stage.DENOISER in outcomes else None,
             peak_memory_bytes=peak.bytes,
+            moved_bytes=moved_bytes,
             versions=self.toolchain | {"tpu_ui": __version__},
             notices=notices + pictures.spoilt,
         )

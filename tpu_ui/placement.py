@@ -17,7 +17,7 @@ class Placement(StrEnum):
         return {
             "auto": "one chip where the whole pipeline fits, else model CPU offload; `plan` tells why",
             "single": "the whole pipeline stays on one chip",
-            "cpu_offload": "each model moves to the chip for its part only (enable_model_cpu_offload)",
+            "cpu_offload": "each model moves to the chip when it runs, and leaves when another needs its room",
         }[self.value]
 
 

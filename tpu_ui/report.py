@@ -42,6 +42,7 @@ class Report:
         why_compiled: the differences to the nearest known keys; empty when nothing was compiled.
         seconds_per_step: run time of a denoising step, compile time taken out.
         peak_memory_bytes: device memory where the device tells it, else the process's resident memory.
+        moved_bytes: weights copied to the device while the pictures were made, under CPU offload.
         notices: what the user should know although the request succeeded.
     """
 
@@ -65,6 +66,7 @@ class Report:
     timings: Timings = field(default_factory=Timings)
     seconds_per_step: float | None = None
     peak_memory_bytes: int | None = None
+    moved_bytes: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     notices: tuple[str, ...] = ()
 

@@ -13,6 +13,7 @@ from tpu_ui.errors import DoesNotFit, JobCancelled
 from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.loaded_pipeline import LoadedPipeline
 from tpu_ui.loading import load_pipeline
+from tpu_ui.placement import Placement
 from tpu_ui.preview import LatentColours, colours_path
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.resolver import weight_bytes_on_device
@@ -36,10 +37,11 @@ class Residency:
         self._on_graphs_dropped = on_graphs_dropped
         self._requested_at_drop = runtime.counters().requested
         self._pipelines: dict[tuple[str, str], LoadedPipeline] = {}  # the last used at the end
-        shares_host_memory = runtime.kind in ("cpu", "tpu-emulated")
+        self._shares_host_memory = runtime.kind in ("cpu", "tpu-emulated")
         available = psutil.virtual_memory().available
-        on_device = available if shares_host_memory else runtime.memory().total_bytes
+        on_device = available if self._shares_host_memory else runtime.memory().total_bytes
         self.budget_bytes = int(settings.memory_fraction * min(available, on_device))
+        self._host_budget_bytes = int(settings.memory_fraction * available)
 
     @property
     def loaded_bytes(self) -> int:
@@ -59,12 +61,17 @@ class Residency:
             LoadFailed: see `loading.load_pipeline`; the pipelines that stayed are whole.
         """
         identity = (source.card.id, resolved.revision)
+        self._leave_device_to(identity, resolved.request.placement)
         if identity in self._pipelines:
             self._pipelines[identity] = self._pipelines.pop(identity)
             return self._pipelines[identity]
         dtype = getattr(torch, resolved.dtype)
         needed = weight_bytes_on_device(source, self._runtime.kind)
-        self._make_room(needed, source.card.label)
+        offloads = resolved.request.placement is Placement.CPU_OFFLOAD
+        if offloads and not self._shares_host_memory:  # the planner has looked at the device's memory
+            self._make_room(needed, source.card.label, self._host_budget_bytes)
+        else:
+            self._make_room(needed, source.card.label, self.budget_bytes)
         started = time.perf_counter()
 
         def progress(done: int, total: int, component: str) -> None:
@@ -85,14 +92,30 @@ class Residency:
         self._pipelines[identity] = LoadedPipeline(pipeline, self._runtime, dtype, colours)
         return self._pipelines[identity]
 
-    def _make_room(self, needed_bytes: int, label: str) -> None:
-        if needed_bytes > self.budget_bytes:
+    def _leave_device_to(self, identity: tuple[str, str], placement: Placement) -> None:
+        """See that the other pipelines leave a pipeline the room that its plan assumes: under CPU offload all of it."""
+        for other, pipeline in list(self._pipelines.items()):
+            if other == identity:
+                continue
+            if pipeline.offloaded is not None:
+                pipeline.offloaded.leave_all()
+            elif placement is Placement.CPU_OFFLOAD and not self._shares_host_memory:
+                self._evict(other)
+
+    def leave_device(self) -> None:
+        """The weights of pipelines under CPU offload leave the device; they come again when they run."""
+        for pipeline in self._pipelines.values():
+            if pipeline.offloaded is not None:
+                pipeline.offloaded.leave_all()
+
+    def _make_room(self, needed_bytes: int, label: str, budget_bytes: int) -> None:
+        if needed_bytes > budget_bytes:
             raise DoesNotFit(
                 f"{label} needs {needed_bytes / 1e9:.1f} GB for its weights; "
-                f"{self.budget_bytes / 1e9:.1f} GB may be used here.",
+                f"{budget_bytes / 1e9:.1f} GB may be used here.",
                 "Choose a smaller model, or free memory and start again.",
             )
-        while self._pipelines and self.loaded_bytes + needed_bytes > self.budget_bytes:
+        while self._pipelines and self.loaded_bytes + needed_bytes > budget_bytes:
             self._evict(next(iter(self._pipelines)))
 
     def evict_all(self) -> None:

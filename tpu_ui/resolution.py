@@ -1,6 +1,7 @@
 """From what was asked to what will run: the model's defaults filled in, its limits checked, its graphs named."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from tpu_ui.catalogue import ModelCard
 from tpu_ui.graphs import GraphKey, Stage
@@ -24,6 +25,7 @@ class ResolvedRequest:
         notices: what the user should know, in sentences.
         fits: True where the planner found that it fits the device's memory; None where that is not known yet.
         placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
+        weight_room_bytes: by component, what all weights may take on the device while it runs; empty where not known.
     """
 
     request: GenerationRequest
@@ -35,6 +37,7 @@ class ResolvedRequest:
     notices: tuple[str, ...]
     fits: bool | None = None
     placement_reason: str = ""
+    weight_room_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:

@@ -110,8 +110,15 @@ class Resolver:
         if run_batch < request.batch:
             pictures = "1 picture" if run_batch == 1 else f"{run_batch} pictures"
             notices += (f"{request.batch // run_batch} runs of {pictures}: {request.batch} do not fit at once.",)
+        run = replace(plan, load=replace(plan.load, batch=run_batch))
         return replace(
-            resolved, request=request, run_batch=run_batch, notices=notices, fits=True, placement_reason=reason
+            resolved,
+            request=request,
+            run_batch=run_batch,
+            notices=notices,
+            fits=True,
+            placement_reason=reason,
+            weight_room_bytes=run.weight_room_bytes,
         )
 
     def _plan(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> Plan | None:

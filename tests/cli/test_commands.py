@@ -17,7 +17,7 @@ def test_generate_writes_the_picture_and_ends_with_one_report(command_line, smal
     assert set(report) >= {
         "ok", "error", "images", "seeds", "model", "revision", "device", "mode", "placement", "width", "height",
         "steps", "guidance", "state_before", "was_warm", "new_compiles", "why_compiled", "timings", "seconds_per_step",
-        "peak_memory_bytes", "versions",
+        "peak_memory_bytes", "moved_bytes", "versions",
     }  # fmt: skip
     assert set(report["timings"]) == {"load", "compile", "encode", "denoise", "decode", "total"}
     assert (report["ok"], report["seeds"], report["images"]) == (True, [1, 2], ["sub/out-1.png", "sub/out-2.png"])

@@ -13,6 +13,7 @@ from tpu_ui.placement import Placement
 from tpu_ui.planner import published
 from tpu_ui.planner.activations import Load, activation_bytes
 from tpu_ui.planner.models import find_known_model, plan_of
+from tpu_ui.planner.moves import parts_to_drop
 from tpu_ui.planner.parts import Part, published_parts
 from tpu_ui.planner.plan import PROGRAM_BYTES, Decision, Plan, Target, gib
 from tpu_ui.planner.published import PUBLISHED
@@ -156,6 +157,35 @@ BY_CHIP = {
     "v6e": ("single", "cpu_offload", "not_possible"),
     "v7x": ("single", "single", "tensor_parallel"),
 }
+
+
+def test_by_offload_schnell_moves_nothing_for_a_repeated_prompt_and_its_two_large_parts_for_a_new_one():
+    """On a v6e chip the T5 encoder and the transformer have no room together; the small parts stay in any case."""
+    plan = plan_for("flux.1-schnell")
+    weights = {part.name: part.weight_bytes for part in plan.parts}
+    order = ("text_encoder", "text_encoder_2", "transformer", "vae")  # its model_cpu_offload_seq
+    on_device: set[str] = set()
+
+    def moved(*parts: str) -> set[str]:
+        came = set()
+        for part in parts:
+            if part not in on_device:
+                room = plan.weight_room_bytes[part]
+                on_device.difference_update(parts_to_drop(order, weights, on_device, part, room))
+                on_device.add(part)
+                came.add(part)
+            assert sum(weights[name] for name in on_device) <= plan.weight_room_bytes[part]
+        return came
+
+    assert moved(*order) == set(order)
+    assert moved("transformer", "vae") == set()
+    assert moved(*order) == {"text_encoder_2", "transformer"}
+    assert sum(weights[name] for name in ("text_encoder_2", "transformer")) / GIB == pytest.approx(31.0, abs=0.1)
+
+
+def test_a_host_that_is_the_device_holds_the_weights_twice():
+    plan = plan_of_parts({"transformer": 2, "text_encoder": 1}, 8, is_host=True)
+    assert plan.weight_room_bytes["transformer"] == 5 * GIB - plan.activations["transformer"]
 
 
 @pytest.mark.parametrize("chip", BY_CHIP)

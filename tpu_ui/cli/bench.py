@@ -14,9 +14,17 @@ from tpu_ui.cli.values import integer
 from tpu_ui.errors import InvalidRequest
 from tpu_ui.hardware import choose_device
 from tpu_ui.modes import ExecutionMode, parse_mode
+from tpu_ui.placement import Placement, parse_placement
 from tpu_ui.request import GenerationRequest
 from tpu_ui.runtime import start_runtime
 from tpu_ui.shapes import parse_size
+from tpu_ui.wording import size_in_bytes
+
+_MOVES = {
+    "the first request": "first_moves",
+    "a new prompt": "new_prompt_moves",
+    "a repeated prompt": "repeated_moves",
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -34,6 +42,8 @@ def run(options: argparse.Namespace) -> int:
         steps=integer("steps", options.steps),
         seed=0,
     )
+    placement = parse_placement(options.placement)
+    placement = Placement.SINGLE if placement is Placement.AUTO else placement
     if options.mode:
         modes = [parse_mode(options.mode)]
     else:
@@ -48,14 +58,16 @@ def run(options: argparse.Namespace) -> int:
         rows = []
         for mode in modes:
             print(f"bench: {mode.label} ...", file=sys.stderr, flush=True)
-            row = bench.compare(manager, request, mode, rounds).as_dict()
-            row["restart"] = bench.restart(kind, GenerationRequest.from_mapping(_fields(request, mode)))
+            row = bench.compare(manager, request, mode, placement, rounds).as_dict()
+            again = GenerationRequest.from_mapping(_fields(request, mode) | {"placement": placement.value})
+            row["restart"] = bench.restart(kind, again)
             rows.append(row)
         manager.close()
         if options.json:
             print(json.dumps({"device": kind, "versions": runtime.toolchain(), "modes": rows}, indent=2), file=results)
         else:
             print(_table(rows), file=results)
+            print(f"\n{_repeats_table(rows)}", file=results)
     return 0
 
 
@@ -81,4 +93,29 @@ def _table(rows: list[dict]) -> str:
             f"| {again['second_process_compiles']}, {again['second_process_seconds']:.1f} s "
             f"(first process {again['first_process_compiles']}, {again['first_process_seconds']:.1f} s) |"
         )
+    return "\n".join(lines)
+
+
+def _repeats_table(rows: list[dict]) -> str:
+    """What a repeated prompt saves, and under CPU offload the weights that each request moves."""
+    offload = rows[0]["placement"] == Placement.CPU_OFFLOAD
+    lines = [
+        "| mode | seconds, new prompt, plain / tpu_ui | seconds, repeated prompt, plain / tpu_ui |"
+        + " moved by | to the device | to the host |" * offload,
+        "|---|---|---|" + "---|---|---|" * offload,
+    ]
+    for row in rows:
+        sides = (row["plain"], row["tpu_ui"])
+        times = [
+            " / ".join(f"{statistics.median(side[name]):.3f}" for side in sides)
+            for name in ("warm_seconds", "repeated_seconds")
+        ]
+        start = f"| {row['mode']} | {times[0]} | {times[1]} |"
+        if not offload:
+            lines.append(start)
+            continue
+        for words, name in _MOVES.items():
+            moved = [" / ".join(size_in_bytes(side[name][way]) for side in sides) for way in ("to_device", "to_host")]
+            lines.append(f"{start} {words} | {moved[0]} | {moved[1]} |")
+            start = "| | | |"
     return "\n".join(lines)

@@ -118,6 +118,13 @@ class Plan:
         widest = self.widest_part
         return widest.weight_bytes + self.activations[widest.name] + self.target.program_bytes
 
+    @property
+    def weight_room_bytes(self) -> dict[str, int]:
+        """By part: what the weights of all parts may take on the device while it runs, under CPU offload."""
+        host_copy = self.weight_bytes if self.target.is_host else 0
+        rest = self.target.bytes - self.target.program_bytes - host_copy
+        return {name: rest - activations for name, activations in self.activations.items()}
+
     def tensor_parallel_bytes(self, devices: int) -> int:
         """At the peak with transformer and text encoders split; activations count as if they were not."""
         weights = sum(p.weight_bytes // (devices if _can_be_split(p, devices) else 1) for p in self.parts)
