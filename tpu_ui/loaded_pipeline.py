@@ -19,6 +19,7 @@ from tpu_ui.errors import ModeNotAllowed, NotANumber
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
 from tpu_ui.loading import weight_bytes
+from tpu_ui.lora_weights import LoraWeights
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
 from tpu_ui.pipeline_kinds import guidance_argument
@@ -54,7 +55,8 @@ class LoadedPipeline:
         self, pipeline: diffusers.DiffusionPipeline, runtime: Runtime, dtype: torch.dtype, colours: LatentColours
     ) -> None:
         self.pipeline = pipeline
-        self.weight_bytes = weight_bytes(pipeline)
+        self.loras = LoraWeights(pipeline, runtime)
+        self._weight_bytes = weight_bytes(pipeline)
         self.dtype = dtype
         self.placement: Placement | None = None
         self._runtime = runtime
@@ -74,6 +76,11 @@ class LoadedPipeline:
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
             if runtime.kind.startswith("tpu"):
                 make_group_norm_inputs_contiguous(pipeline.vae)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, and of the original ones that are kept beside those with LoRAs in them."""
+        return self._weight_bytes + self.loras.kept_bytes
 
     # -- placement and mode -------------------------------------------------------------------------------------------
 
@@ -122,6 +129,7 @@ class LoadedPipeline:
         for switch in self._switches.values():
             switch.take_off()
         self._switches.clear()
+        self.loras.forget()
         self.pipeline.remove_all_hooks()
         for module in self.pipeline.components.values():
             if isinstance(module, torch.nn.Module):

@@ -136,6 +136,7 @@ class PipelineManager:
             height=ran.height,
             steps=ran.steps,
             guidance=ran.guidance,
+            loras=tuple(map(str, ran.loras)),
             state_before=state.value,
             was_warm=was_warm,
             new_compiles=compiles,
@@ -155,6 +156,8 @@ class PipelineManager:
         emit(Progress(Phase.PLACING, detail=resolved.request.placement.value))
         if loaded.placement is not resolved.request.placement:
             loaded.place(resolved.request.placement)
+        loaded.loras.apply(resolved.loras)
+        self._residency.shrink_to_budget()
         loaded.set_mode(resolved.request.mode)
         return loaded
 

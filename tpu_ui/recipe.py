@@ -22,6 +22,7 @@ from PIL.PngImagePlugin import PngInfo
 from tpu_ui import __version__
 from tpu_ui.catalogue import CATALOGUE
 from tpu_ui.errors import InvalidRequest
+from tpu_ui.lora_recipe import are_public, public_loras, with_tags, without_tags
 from tpu_ui.report import Report
 from tpu_ui.request import GenerationRequest
 
@@ -76,7 +77,12 @@ class Recipe:
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     def __post_init__(self) -> None:
-        public = replace(self.request, model=public_model_name(self.request.model), batch=1)
+        public = replace(
+            self.request,
+            model=public_model_name(self.request.model),
+            loras=public_loras(self.request.loras),
+            batch=1,
+        )
         object.__setattr__(self, "request", public)
         for name in ("revision", "device"):
             object.__setattr__(self, name, _public_word(getattr(self, name)))
@@ -94,6 +100,7 @@ class Recipe:
     def to_json(self) -> str:
         """Our own format; `schema` is its version."""
         request = {name: getattr(self.request, name) for name in _REQUEST_FIELDS}
+        request["loras"] = list(map(str, self.request.loras))
         return json.dumps({"schema": SCHEMA_VERSION} | vars(self) | {"request": request}, ensure_ascii=False)
 
     def to_a1111(self) -> str:
@@ -111,8 +118,9 @@ class Recipe:
             "Version": f"tpu_ui {__version__}",
         }
         line = ", ".join(f"{key}: {_quoted(str(value))}" for key, value in settings.items() if value is not None)
+        prompt = with_tags(request.prompt, request.loras)
         negative = [f"Negative prompt: {request.negative_prompt}"] if request.negative_prompt else []
-        return "\n".join([*([request.prompt] if request.prompt else []), *negative, line])
+        return "\n".join([*([prompt] if prompt else []), *negative, line])
 
     def to_png_info(self) -> PngInfo:
         """Both texts, for `Image.save(..., pnginfo=...)`."""
@@ -158,7 +166,7 @@ def read_recipe(picture: Path | str | bytes) -> RecipeRead:
         return _checked("tpu_ui", content["request"], texts[_OURS], notices, made if known else None)
     if text := texts.get(_A1111):
         found, notices = _from_a1111(text)
-        if found.keys() <= {"prompt"} and text.lstrip().startswith("{"):
+        if not found.keys() - {"prompt", "loras"} and text.lstrip().startswith("{"):
             return RecipeRead(None, {}, text, ("The settings in this picture are of a kind that cannot be read here.",))
         return _checked("A1111", found, text, notices)
     if (text := texts.get(_COMFYUI)) and (nodes := _nodes(_decoded(text))):
@@ -179,9 +187,9 @@ def _checked(source: Any, found: dict, text: str, notices: list[str], created_ms
     """Keep the known fields whose values the request's own checks accept."""
     usable: dict[str, Any] = {}
     for name in _REQUEST_FIELDS:
-        if (value := found.get(name)) is None:
+        if (value := found.get(name)) in (None, []):
             continue
-        well_formed = isinstance(value, str | int | float)
+        well_formed = isinstance(value, str | int | float) or (name == "loras" and are_public(value))
         if not well_formed or (name == "model" and not _PUBLIC_MODEL.fullmatch(str(value))):
             notices.append(f"{name}: what stands in the picture is of no use here. It was left out.")
             continue
@@ -190,7 +198,7 @@ def _checked(source: Any, found: dict, text: str, notices: list[str], created_ms
         except InvalidRequest as error:
             notices.append(f"{error.message[:200]} It was left out.")
             continue
-        value = getattr(request, name)
+        value = list(map(str, request.loras)) if name == "loras" else getattr(request, name)
         usable[name] = value.value if isinstance(value, StrEnum) else value
         notices.extend(request.notices)
     try:
@@ -262,7 +270,8 @@ def _from_a1111(text: str) -> tuple[dict[str, Any], list[str]]:
     if len(settings) < _FEWEST_SETTINGS:
         settings, start = {}, len(lines)
     cut = next((i for i in range(start) if lines[i].lstrip().startswith("Negative prompt:")), start)
-    found: dict[str, Any] = {"prompt": "\n".join(lines[:cut])}
+    prompt, loras = without_tags("\n".join(lines[:cut]))
+    found: dict[str, Any] = {"prompt": prompt, "loras": loras or None}
     if cut < start:
         found["negative_prompt"] = "\n".join(lines[cut:start]).lstrip().removeprefix("Negative prompt:").lstrip(" ")
     names = {"Steps": "steps", "Seed": "seed", "CFG scale": "guidance", "Distilled CFG Scale": "guidance"}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from tpu_ui.catalogue import ModelCard
 from tpu_ui.graphs import GraphKey, Stage
+from tpu_ui.lora_files import LoraFile
 from tpu_ui.modes import ExecutionMode, check_mode_on_device
 from tpu_ui.pipeline_kinds import GuidanceKind, guidance_off_at
 from tpu_ui.request import GenerationRequest
@@ -21,6 +22,7 @@ class ResolvedRequest:
         guidance_on: classifier-free guidance will run.
         notices: what the user should know, in sentences.
         fits: True where the planner found that it fits the device's memory; None where that is not known yet.
+        loras: the files of its LoRAs that are on this machine.
         placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
     """
 
@@ -31,6 +33,7 @@ class ResolvedRequest:
     guidance_on: bool
     notices: tuple[str, ...]
     fits: bool | None = None
+    loras: tuple[LoraFile, ...] = ()
     placement_reason: str = ""
 
     def graph_keys(self, toolchain: dict[str, str]) -> dict[Stage, GraphKey]:

@@ -98,6 +98,7 @@ COMPILES_NOTHING = {
     "seed": 99,
     "steps": 50,
     "guidance": 9.5,
+    "loras": ("style:0.8",),
     "notices": ("said",),
 }
 
