@@ -19,10 +19,9 @@ from typing import Any, Literal
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from tpu_ui import __version__
+from tpu_ui import __version__, public_names
 from tpu_ui.catalogue import CATALOGUE
 from tpu_ui.errors import InvalidRequest
-from tpu_ui.lora_recipe import are_public, public_loras, with_tags, without_tags
 from tpu_ui.report import Report
 from tpu_ui.request import GenerationRequest
 
@@ -33,9 +32,6 @@ MAX_TEXT_CHARACTERS = 2**20  # also Pillow's limit for a compressed text
 _OURS, _A1111, _COMFYUI = "tpu_ui", "parameters", "prompt"
 _REQUEST_FIELDS = tuple(f.name for f in fields(GenerationRequest) if f.name != "notices")
 
-# What may stand as a model in a picture: a name or a Hub id; never a path from a root, a home, a drive or upwards.
-_NAME = r"\w[\w.+\- ]{0,95}"
-_PUBLIC_MODEL = re.compile(rf"{_NAME}(?:/{_NAME})?")
 _PUBLIC_WORD = re.compile(r"[\w.+\-]{1,80}")  # a revision, device or version
 _LATEST_MS = 32_503_680_000_000  # the year 3000
 _DAMAGED = (
@@ -47,14 +43,6 @@ _DAMAGED = (
     struct.error,
     zlib.error,
 )  # from Pillow's readers
-
-
-def public_model_name(model: str | None) -> str | None:
-    """The model's name or Hub id; of a folder or an address its last part only."""
-    if model is None or _PUBLIC_MODEL.fullmatch(model):
-        return model
-    last = re.split(r"[/\\]+", re.split(r"[?#]", model)[0].rstrip("/\\ "))[-1].rsplit("@", 1)[-1]
-    return re.sub(r"[^\w.+\- ]", "_", last).lstrip(".+- ")[:96] or None
 
 
 @dataclass(frozen=True)
@@ -79,8 +67,8 @@ class Recipe:
     def __post_init__(self) -> None:
         public = replace(
             self.request,
-            model=public_model_name(self.request.model),
-            loras=public_loras(self.request.loras),
+            model=public_names.public_model_name(self.request.model),
+            loras=public_names.public_loras(self.request.loras),
             batch=1,
         )
         object.__setattr__(self, "request", public)
@@ -118,7 +106,7 @@ class Recipe:
             "Version": f"tpu_ui {__version__}",
         }
         line = ", ".join(f"{key}: {_quoted(str(value))}" for key, value in settings.items() if value is not None)
-        prompt = with_tags(request.prompt, request.loras)
+        prompt = public_names.with_tags(request.prompt, request.loras)
         negative = [f"Negative prompt: {request.negative_prompt}"] if request.negative_prompt else []
         return "\n".join([*([prompt] if prompt else []), *negative, line])
 
@@ -189,8 +177,8 @@ def _checked(source: Any, found: dict, text: str, notices: list[str], created_ms
     for name in _REQUEST_FIELDS:
         if (value := found.get(name)) in (None, []):
             continue
-        well_formed = isinstance(value, str | int | float) or (name == "loras" and are_public(value))
-        if not well_formed or (name == "model" and not _PUBLIC_MODEL.fullmatch(str(value))):
+        well_formed = isinstance(value, str | int | float) or (name == "loras" and public_names.are_public(value))
+        if not well_formed or (name == "model" and not public_names.is_public_model(str(value))):
             notices.append(f"{name}: what stands in the picture is of no use here. It was left out.")
             continue
         try:
@@ -270,7 +258,7 @@ def _from_a1111(text: str) -> tuple[dict[str, Any], list[str]]:
     if len(settings) < _FEWEST_SETTINGS:
         settings, start = {}, len(lines)
     cut = next((i for i in range(start) if lines[i].lstrip().startswith("Negative prompt:")), start)
-    prompt, loras = without_tags("\n".join(lines[:cut]))
+    prompt, loras = public_names.without_tags("\n".join(lines[:cut]))
     found: dict[str, Any] = {"prompt": prompt, "loras": loras or None}
     if cut < start:
         found["negative_prompt"] = "\n".join(lines[cut:start]).lstrip().removeprefix("Negative prompt:").lstrip(" ")
@@ -290,7 +278,7 @@ def _model_of_catalogue(name: str, notices: list[str]) -> str | None:
     for card in CATALOGUE:
         if name.casefold() in (card.id.casefold(), (card.repo_id or "").casefold()):
             return card.id
-    notices.append(f"model: the picture was made with {public_model_name(name)!r}; choose one here.")
+    notices.append(f"model: the picture was made with {public_names.public_model_name(name)!r}; choose one here.")
     return None
 
 

@@ -161,9 +161,10 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
     controls = {
         "prompt": prompt, "negative_prompt": negative, "model": model, "mode": mode_box, "placement": placement,
         "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
-        "loras": loras, "sizes": sizes, "swap": swap, "random_seed": random_seed, "generate": generate, "cancel": cancel,
-        "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery, "preview": preview,
-        "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings, "report": report,
+        "loras": loras, "sizes": sizes, "swap": swap, "random_seed": random_seed, "generate": generate,
+        "cancel": cancel, "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery,
+        "preview": preview, "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings,
+        "report": report,
     }  # fmt: skip
     assert set(controls) == {field.name for field in fields(GenerateTab)}
     return GenerateTab(**controls)
