@@ -1,5 +1,7 @@
 """tpu_ui against plain diffusers: the same weights, seeds and device, in one process, in turn."""
 
+import inspect
+import itertools
 import json
 import os
 import statistics
@@ -8,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import diffusers
@@ -18,6 +20,7 @@ from tpu_ui.compiled_modules import denoisers
 from tpu_ui.loading import load_pipeline
 from tpu_ui.manager import PipelineManager
 from tpu_ui.modes import ExecutionMode
+from tpu_ui.pipeline_kinds import guidance_argument
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.runtime import Runtime
@@ -83,13 +86,18 @@ def compare(manager: PipelineManager, request: GenerationRequest, mode: Executio
             backend = "tpu" if runtime.kind.startswith("tpu") else "inductor"
             module.compile(backend=backend, fullgraph=True, dynamic=False)
 
+    numbers = itertools.count()
+
+    def new_prompt(steps: int) -> GenerationRequest:
+        """Each time another, since tpu_ui keeps what the text encoders gave to the last ones."""
+        return replace(resolved.request, prompt=f"{request.prompt} {next(numbers)}", steps=steps)
+
     def plain(steps: int) -> None:
         _plain_eager_mode(runtime, mode)
-        _run_plain(pipeline, resolved, steps)
+        _run_plain(pipeline, resolved, new_prompt(steps))
 
     def ours(steps: int) -> None:
-        fields = _fields(resolved.request) | {"steps": steps}
-        manager.generate(GenerationRequest.from_mapping(fields), lambda _: None, lambda: False)
+        manager.generate(new_prompt(steps), lambda _: None, lambda: False)
 
     steps = resolved.request.steps
     warm_ups = {}
@@ -167,12 +175,18 @@ def _plain_eager_mode(runtime: Runtime, mode: ExecutionMode) -> None:
     runtime.set_mode(ExecutionMode.FUSED_EAGER if mode is ExecutionMode.FUSED_EAGER else ExecutionMode.STRICT_EAGER)
 
 
-def _run_plain(pipeline: diffusers.DiffusionPipeline, resolved: ResolvedRequest, steps: int) -> None:
-    request = resolved.request
-    arguments = {"guidance_scale": request.guidance, "generator": torch.Generator("cpu").manual_seed(request.seed)}
-    if resolved.card.pipeline_class != "StableDiffusionXLPipeline":
-        arguments["max_sequence_length"] = resolved.card.text_length
-    pipeline(request.prompt, height=request.height, width=request.width, num_inference_steps=steps, **arguments).images  # noqa: B018 - the pictures are made and dropped
+def _run_plain(pipeline: diffusers.DiffusionPipeline, resolved: ResolvedRequest, request: GenerationRequest) -> None:
+    offered = {
+        "height": request.height,
+        "width": request.width,
+        "num_inference_steps": request.steps,
+        guidance_argument(type(pipeline).__name__): request.guidance,
+        "generator": torch.Generator("cpu").manual_seed(request.seed),
+        "max_sequence_length": resolved.card.text_length,
+        "use_resolution_binning": False,
+    }
+    taken = inspect.signature(pipeline.__call__).parameters
+    pipeline(request.prompt, **{name: value for name, value in offered.items() if name in taken})
 
 
 def _fields(request: GenerationRequest) -> dict:

@@ -22,7 +22,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 def as_user_error(error: Exception, resolved: "ResolvedRequest") -> TpuUiError:
     """The sentence for an error that a run raised."""
     request = resolved.request
-    what = f"{resolved.card.label} at {request.width}×{request.height}, batch {request.batch}, {request.mode.value}"
+    what = (
+        f"{resolved.card.label} at {request.width}×{request.height}, batch {resolved.run_batch}, {request.mode.value}"
+    )
     if is_out_of_memory(error):
         return DoesNotFit(
             f"{what}: the device ran out of memory. What was loaded has been freed.",

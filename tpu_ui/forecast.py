@@ -37,8 +37,8 @@ class Forecast:
         return self.warmup_seconds + self.run_seconds
 
 
-def forecast(ledger: GraphLedger, keys: Sequence[GraphKey], steps: int) -> Forecast:
-    """Look a request up. Never waits for the device."""
+def forecast(ledger: GraphLedger, keys: Sequence[GraphKey], steps: int, repeats: int = 1) -> Forecast:
+    """Look a request up that runs these keys' graphs `repeats` times. Never waits for the device."""
     records = ledger.records()
     by_digest = {record.key.digest: record for record in records}
     states = {key: ledger.state(key) for key in keys}
@@ -64,6 +64,7 @@ def forecast(ledger: GraphLedger, keys: Sequence[GraphKey], steps: int) -> Forec
         timed = own if own is not None and own.runs else like
         run = _add(run, timed and _run_seconds(timed, key, steps))
         runs.append(timed.runs if timed is not None and timed is own else 0)
+    run = None if run is None else run * repeats
     return Forecast(state, compiles, warmup, run, min(runs, default=0), compared, reason)
 
 

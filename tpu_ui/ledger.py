@@ -65,6 +65,7 @@ class StageOutcome:
         step_seconds: the median step, for the denoiser.
         new_files: names in the compile cache that appeared meanwhile, with their sizes.
         unsaved: compiled graphs that did not reach the disk, so that a new process will compile them again.
+        recalled: its result was kept from an earlier pass, so that its time tells nothing of later ones.
     """
 
     compiles: int
@@ -74,6 +75,7 @@ class StageOutcome:
     step_seconds: float | None = None
     new_files: dict[str, int] | None = None
     unsaved: int = 0
+    recalled: bool = False
 
     def __add__(self, later: "StageOutcome") -> "StageOutcome":
         """A pass comes to a stage twice where, say, the pipeline encodes the negative prompt in a call of its own."""
@@ -85,6 +87,7 @@ class StageOutcome:
             step_seconds=later.step_seconds or self.step_seconds,
             new_files=(self.new_files or {}) | (later.new_files or {}),
             unsaved=self.unsaved + later.unsaved,
+            recalled=self.recalled or later.recalled,
         )
 
 
@@ -187,7 +190,7 @@ class GraphLedger:
             self._forget_lost_files(digest)
         row = database.execute("SELECT run_samples, step_samples FROM records WHERE digest = ?", (digest,)).fetchone()
         runs, steps = _samples(row[0]), _samples(row[1])
-        steady = outcome.compiles == 0 and outcome.from_disk == 0
+        steady = outcome.compiles == 0 and outcome.from_disk == 0 and not outcome.recalled
         if steady:
             runs = [*runs, outcome.run_seconds][-_KEPT_SAMPLES:]
             steps = [*steps, outcome.step_seconds][-_KEPT_SAMPLES:] if outcome.step_seconds is not None else steps

@@ -1,23 +1,23 @@
 """A pipeline in memory: where it is placed, in which mode it runs, and one run of it."""
 
 import contextlib
+import functools
 import gc
 import inspect
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import accelerate
 import diffusers
 import numpy
 import torch
-from PIL import Image
 
 from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_inputs_contiguous, move_tables
-from tpu_ui.errors import ModeNotAllowed, NotANumber
+from tpu_ui.errors import ModeNotAllowed
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
+from tpu_ui.kept_text import KeptText
 from tpu_ui.loading import weight_bytes
 from tpu_ui.lora_weights import LoraWeights
 from tpu_ui.modes import ExecutionMode
@@ -27,25 +27,11 @@ from tpu_ui.placement import Placement
 from tpu_ui.preview import LatentColours, LatentPreview
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
+from tpu_ui.runs import Pictures
 from tpu_ui.runtime import Runtime
 from tpu_ui.schedule import DeviceScalar, keep_on_host
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """The pictures of one pass.
-
-    Attributes:
-        pixels: float32, shape (pictures, height, width, 3), 0 to 1; those with NaN are left out.
-        indices: which of the batch they are.
-        spoilt: sentences about those left out.
-    """
-
-    pixels: numpy.ndarray
-    indices: tuple[int, ...]
-    spoilt: tuple[str, ...]
 
 
 class LoadedPipeline:
@@ -71,6 +57,9 @@ class LoadedPipeline:
             pipeline.scheduler, runtime.torch_device, lambda: self._enter(Stage.DENOISER), self._on_step
         )
         fix_text_length(pipeline)
+        self.kept_text = KeptText()
+        if hasattr(pipeline, "encode_prompt"):
+            pipeline.encode_prompt = functools.partial(self._encode_or_recall, pipeline.encode_prompt)
         self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
         if getattr(pipeline, "vae", None) is not None:
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
@@ -136,24 +125,24 @@ class LoadedPipeline:
                 accelerate.hooks.remove_hook_from_module(module, recurse=True)
                 module.to("meta")  # frees the weights even if something still holds the module
         self._last_latents = None
+        self.kept_text.clear()
         del self.pipeline
         gc.collect()
 
     # -- one pass -----------------------------------------------------------------------------------------------------
 
     def run(self, resolved: ResolvedRequest, observer: PassObserver) -> Pictures:
-        """Make the pictures of a request.
+        """Make the pictures of a request that takes one run.
 
         Raises:
             JobCancelled: between steps or stages.
-            NotANumber: no picture of the batch is without NaN.
         """
         self._observer, self._request = observer, resolved.request
         self._last_latents = None
         try:
             with torch.inference_mode(False), torch.no_grad():
                 pixels = self.pipeline(**self._arguments(resolved)).images
-            observer.enter(Stage.DECODER)  # for pipelines that decode in another way
+            self._enter(Stage.DECODER)  # for pipelines that decode in another way
             return self._checked(numpy.asarray(pixels, dtype=numpy.float32))
         finally:
             self._observer = self._request = None
@@ -188,22 +177,18 @@ class LoadedPipeline:
                 good &= torch.isfinite(self._last_latents).flatten(1).all(dim=1).numpy()
             else:
                 good[:] = False
-        indices = tuple(int(i) for i in numpy.flatnonzero(good))
-        message = f"not-a-number in the {stage} (data type {str(self.dtype).removeprefix('torch.')})"
-        if not indices:
-            raise NotANumber(
-                stage,
-                f"{message}: no picture can be made of it.",
-                "Check the model's weights; with a 16-bit data type try the model in float32 or bfloat16.",
-            )
-        spoilt = tuple(f"picture {i + 1}: {message}; it was left out." for i in range(len(pixels)) if not good[i])
-        return Pictures(pixels[good], indices, spoilt)
+        return Pictures(
+            pixels[good],
+            tuple(int(i) for i in numpy.flatnonzero(good)),
+            {int(i): stage for i in numpy.flatnonzero(~good)},
+            str(self.dtype).removeprefix("torch."),
+        )
 
-    def learn_colours(self, images: Sequence[Image.Image], indices: Sequence[int]) -> None:
-        """Let later previews learn from the pictures of the last pass; `indices` as in Pictures."""
-        latents = self._last_latents
-        if latents is not None and self._colours.wants_more and max(indices) < len(latents):
-            self._colours.learn(latents[list(indices)].float().numpy(), images)
+    def learn_colours(self, pictures: Pictures) -> None:
+        """Let later previews learn from the pictures of the last run."""
+        latents, indices = self._last_latents, list(pictures.indices)
+        if latents is not None and self._colours.wants_more and indices and max(indices) < len(latents):
+            self._colours.learn(latents[indices].float().numpy(), pictures.images)
 
     # -- what the pipeline tells while it runs ------------------------------------------------------------------------
 
@@ -212,6 +197,15 @@ class LoadedPipeline:
         if self._observer is not None and self._request is not None:
             preview = LatentPreview(denoised, self._request.width, self._request.height, self._colours)
             self._observer.on_step(step, steps, preview)
+
+    def _encode_or_recall(self, encode_prompt: Callable, *args: Any, **kwargs: Any) -> Any:
+        if self._observer is None or self._request is None:
+            return encode_prompt(*args, **kwargs)
+        ran_as = (self._request.mode, self._request.placement)
+        result, recalled = self.kept_text.encode(encode_prompt, args, kwargs, ran_as, self._observer.may_recall_text)
+        if recalled:
+            self._observer.text_was_recalled()
+        return result
 
     def _enter(self, stage: Stage) -> None:
         if self._observer is not None:
@@ -241,7 +235,16 @@ class LoadedPipeline:
 
 
 def _decoded_on_host(decoded: Any) -> Any:
-    """The VAE's pictures on the host: what the pipeline does to them there compiles nothing and clamps no NaN away."""
+    """The VAE's pictures on the host: what the pipeline does to them there compiles nothing and clamps no NaN away.
+
+    It would clamp infinity to white or black, so that becomes NaN.
+    """
+
+    def on_host(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor):
+            return part
+        return part.cpu().nan_to_num(nan=torch.nan, posinf=torch.nan, neginf=torch.nan)
+
     if isinstance(decoded, tuple):
-        return tuple(part.cpu() if isinstance(part, torch.Tensor) else part for part in decoded)
-    return type(decoded)(**{name: part.cpu() for name, part in decoded.items()})
+        return tuple(map(on_host, decoded))
+    return type(decoded)(**{name: on_host(part) for name, part in decoded.items()})

@@ -4,11 +4,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-from PIL import Image
+from dataclasses import replace
 
 from tpu_ui import __version__
+from tpu_ui.code_version import graph_code_version
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.device_errors import as_user_error
 from tpu_ui.errors import CompileFailed, DoesNotFit, JobCancelled, TpuUiError, UnexpectedCompile
@@ -16,7 +15,7 @@ from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.forecast import Forecast, explain, forecast
 from tpu_ui.graphs import GraphKey, Stage, WarmupState
 from tpu_ui.ledger import GraphLedger, StageOutcome
-from tpu_ui.loaded_pipeline import LoadedPipeline, Pictures
+from tpu_ui.loaded_pipeline import LoadedPipeline
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
 from tpu_ui.report import GenerationResult, Report, Timings
@@ -24,6 +23,7 @@ from tpu_ui.request import GenerationRequest
 from tpu_ui.residency import Residency
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.resolver import Resolver
+from tpu_ui.runs import Pictures, Run, outcomes_of_all, over_all_runs
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
 from tpu_ui.sources import Fetching, ModelSource
@@ -43,7 +43,7 @@ _FOREIGN_ERRORS = (RuntimeError, MemoryError, ValueError, TypeError, IndexError)
 class PipelineManager:
     """Runs requests on one device. `generate` and `warm_up` belong to the device thread; `foresee` to any thread.
 
-    `toolchain` is the part of every key that a process cannot change: versions, chip, compiler flags.
+    `toolchain` is the part of every key that a process cannot change: versions, chip, compiler flags, our own code.
     """
 
     def __init__(self, runtime: Runtime, settings: Settings, default_model: str) -> None:
@@ -53,7 +53,7 @@ class PipelineManager:
         self.resolver = Resolver(runtime.kind, settings, default_model, lambda: device_bytes)
         self.cache = CompileCache(settings.compile_cache_dir)
         self.ledger = GraphLedger(settings.ledger_path, self.cache)
-        self.toolchain = runtime.toolchain() | dict(settings.compiler_flags)
+        self.toolchain = runtime.toolchain() | dict(settings.compiler_flags) | {"tpu_ui code": graph_code_version()}
         self.ledger.forget_other_versions(tuple(sorted(self.toolchain.items())))
         self.cache.remove_damaged(self.ledger.expected_files())
         self._residency = Residency(runtime, settings, on_graphs_dropped=self.ledger.graphs_dropped)
@@ -72,7 +72,7 @@ class PipelineManager:
         """
         resolved, _ = self.resolver.resolve(request)  # asked at each change of a control: no network
         keys = self._keys(resolved)
-        return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps)
+        return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps, resolved.runs)
 
     def _keys(self, resolved: ResolvedRequest) -> dict[Stage, GraphKey]:
         """The graphs of a request; none where its mode compiles nothing on this device."""
@@ -108,15 +108,20 @@ class PipelineManager:
                 load_seconds = time.perf_counter() - started
                 # 4 run
                 notices = resolved.notices + truncation_notices(loaded.pipeline, resolved)
-                made = self._run_as_promised(loaded, resolved, keys, state, expected, emit, cancelled)
+                runs = []
+                for number in range(resolved.runs):
+                    listener = over_all_runs(emit, number, resolved.runs)
+                    run = resolved.run(number)
+                    runs.append(self._run_as_promised(loaded, run, keys, state, expected, listener, cancelled))
+                pictures, outcomes = Pictures.of_runs([run.pictures for run in runs]), outcomes_of_all(runs)
+                pictures.check()
                 total_seconds = time.perf_counter() - started
-                images = _to_images(made.pictures)
-                loaded.learn_colours(images, made.pictures.indices)
+                images, last = pictures.images, runs[-1]
+                loaded.learn_colours(last.pictures)
             except _FOREIGN_ERRORS as error:
                 raise self._as_fault(error, resolved, key_list) from error
-            if keys and not made.proves_warm and (made.compiled or state is not WarmupState.WARM):
-                self._prove_warm(loaded, resolved, keys, emit, cancelled)
-        outcomes, pictures = made.outcomes, made.pictures
+            if keys and not last.proves_warm and (any(r.compiled for r in runs) or state is not WarmupState.WARM):
+                self._prove_warm(loaded, resolved.run(0), keys, emit, cancelled)
         compiles = (self.runtime.counters() - counted_from).compiles
         was_warm = self._settle_promise(state, compiles, resolved)
         if compiles:
@@ -170,7 +175,7 @@ class PipelineManager:
         graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
-    ) -> "_Pass":
+    ) -> Run:
         """Run a request; one that was called warm runs where Dynamo may trace nothing new."""
         if state is WarmupState.WARM:
             try:
@@ -188,9 +193,13 @@ class PipelineManager:
         graphs_expected: int | None,
         emit: ProgressListener,
         cancelled: Callable[[], bool],
-    ) -> "_Pass":
+        proving: bool = False,
+    ) -> Run:
         """Run a pass and write it into the ledger; of one that is cut short, what it compiled."""
-        with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected) as observer:
+        # Without its text encoders a pass says nothing about their graphs: they must be warm by a pass before.
+        text_is_warm = Stage.TEXT not in keys or self.ledger.state(keys[Stage.TEXT]) is WarmupState.WARM
+        may_recall = text_is_warm and not proving
+        with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected, may_recall) as observer:
             try:
                 pictures = loaded.run(resolved, observer)
             except BaseException:
@@ -198,7 +207,7 @@ class PipelineManager:
                 self._enter(keys, cut_short, whole=False)
                 raise
             outcomes = observer.finish()
-        done = _Pass(outcomes, pictures, outcomes.keys() >= keys.keys() and observer.steps >= _PROVING_STEPS)
+        done = Run(outcomes, pictures, outcomes.keys() >= keys.keys() and observer.steps >= _PROVING_STEPS)
         self._enter(keys, outcomes, whole=done.proves_warm)
         return done
 
@@ -218,7 +227,7 @@ class PipelineManager:
         quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING, preview=None))  # noqa: E731
         for _ in range(_MAX_PROVING_PASSES):
             try:
-                done = self._one_pass(loaded, short, keys, None, quiet, cancelled)
+                done = self._one_pass(loaded, short, keys, None, quiet, cancelled, proving=True)
             except JobCancelled:
                 return  # the pictures are made; the shape just stays unproven
             except (TpuUiError, *_FOREIGN_ERRORS):
@@ -255,26 +264,10 @@ class PipelineManager:
     def warm_up(
         self, request: GenerationRequest, emit: ProgressListener, cancelled: Callable[[], bool]
     ) -> GenerationResult:
-        """Make a shape warm through the real path of a request, with as few steps as that takes."""
-        short = replace(request, steps=_PROVING_STEPS)
+        """Make a shape warm through the real path of a request, with as few steps and runs as that takes."""
+        resolved, _ = self.resolver.resolve(request, Fetching(emit, cancelled))
+        short = replace(request, steps=_PROVING_STEPS, batch=resolved.run_batch)
         return self.generate(short, emit, cancelled)
-
-
-@dataclass(frozen=True)
-class _Pass:
-    """A pass that came to its end. `is_whole`: it went through every stage, and through more than one step."""
-
-    outcomes: dict[Stage, StageOutcome]
-    pictures: Pictures
-    is_whole: bool
-
-    @property
-    def compiled(self) -> bool:
-        return any(outcome.compiles for outcome in self.outcomes.values())
-
-    @property
-    def proves_warm(self) -> bool:
-        return self.is_whole and not self.compiled
 
 
 class _PeakMemory:
@@ -312,7 +305,3 @@ def _timings(load_seconds: float, total_seconds: float, outcomes: dict[Stage, St
         decode=run(Stage.DECODER),
         total=total_seconds,
     )
-
-
-def _to_images(pictures: Pictures) -> tuple[Image.Image, ...]:
-    return tuple(Image.fromarray((pixels * 255).round().clip(0, 255).astype("uint8")) for pixels in pictures.pixels)

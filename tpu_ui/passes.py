@@ -31,6 +31,7 @@ class PassObserver:
         emit: gets a Progress at each change, from the device thread, and from a watching thread during a compile.
         cancelled: asked between steps and stages.
         graphs_expected: from the ledger's history, if it has any.
+        may_recall_text: the pipeline may use what its text encoders gave to the same prompt before.
     """
 
     def __init__(
@@ -40,12 +41,15 @@ class PassObserver:
         emit: ProgressListener,
         cancelled: Callable[[], bool],
         graphs_expected: int | None = None,
+        may_recall_text: bool = False,
     ) -> None:
         self._runtime = runtime
         self._cache = cache
         self._emit = emit
         self._cancelled = cancelled
         self._graphs_expected = graphs_expected
+        self.may_recall_text = may_recall_text
+        self._recalled = False
         self._stage: Stage | None = None
         self._outcomes: dict[Stage, StageOutcome] = {}
         self._step_seconds: list[float] = []
@@ -99,6 +103,10 @@ class PassObserver:
             )
         )
 
+    def text_was_recalled(self) -> None:
+        """The present stage did without its text encoders."""
+        self._recalled = True
+
     def raise_if_cancelled(self) -> None:
         if self._cancelled():
             raise JobCancelled
@@ -135,7 +143,9 @@ class PassObserver:
             step_seconds=statistics.median(self._step_seconds) if is_denoiser and self._step_seconds else None,
             new_files=new_files,
             unsaved=max(0, spent.compiles - len(new_files)) if self._runtime.one_file_a_graph else 0,
+            recalled=self._recalled,
         )
+        self._recalled = False
         earlier = self._outcomes.get(self._stage)
         self._outcomes[self._stage] = outcome if earlier is None else earlier + outcome
         self._stage = None

@@ -20,6 +20,8 @@ class ResolvedRequest:
         revision: commit, or fingerprint of the folder.
         dtype: name of the data type it runs in.
         guidance_on: classifier-free guidance will run.
+        run_batch: pictures of one run, which divides those of the request; the Resolver makes it smaller where they do
+            not fit at once.
         notices: what the user should know, in sentences.
         fits: True where the planner found that it fits the device's memory; None where that is not known yet.
         loras: the files of its LoRAs that are on this machine.
@@ -31,10 +33,21 @@ class ResolvedRequest:
     revision: str
     dtype: str
     guidance_on: bool
+    run_batch: int
     notices: tuple[str, ...]
     fits: bool | None = None
     loras: tuple[LoraFile, ...] = ()
     placement_reason: str = ""
+
+    @property
+    def runs(self) -> int:
+        """How often the pipeline runs for the request."""
+        return self.request.batch // self.run_batch
+
+    def run(self, number: int) -> "ResolvedRequest":
+        """One run of the request, counted from 0: some of its pictures, with their seeds."""
+        first_seed = self.request.seeds[number * self.run_batch]
+        return replace(self, request=replace(self.request, batch=self.run_batch, seed=first_seed))
 
     def graph_keys(self, toolchain: dict[str, str]) -> dict[Stage, GraphKey]:
         """The key of each stage, in the order in which they run."""
@@ -48,7 +61,7 @@ class ResolvedRequest:
             "model": self.card.id,
             "revision": self.revision,
             "tokens": 0,
-            "batch": request.batch,
+            "batch": self.run_batch,
             "text_tokens": self.card.text_length,
             "guidance_on": self.guidance_on,
             "dtype": self.dtype,
@@ -111,4 +124,4 @@ def resolve(
         guidance=guidance,
         negative_prompt=negative_prompt,
     ).with_drawn_seed()
-    return ResolvedRequest(filled, card, revision, dtype, guidance_on, tuple(notices))
+    return ResolvedRequest(filled, card, revision, dtype, guidance_on, filled.batch, tuple(notices))

@@ -103,18 +103,28 @@ class Resolver:
         )
 
     def _placed(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> ResolvedRequest:
-        """Replace AUTO by what the planner decides, and refuse what cannot fit."""
+        """Replace AUTO by what the planner decides, and refuse what cannot fit. One picture decides; of several, as
+        many make one run as fit then.
+        """
         asked = resolved.request.placement
         plan = self._plan(resolved, parts)
         if plan is None:
             placement = Placement.SINGLE if asked is Placement.AUTO else asked
             return replace(resolved, request=replace(resolved.request, placement=placement))
-        plan.check(asked)
-        if asked is not Placement.AUTO:
-            return replace(resolved, fits=True)
-        reason = f"Placed by CPU offload: {plan.sentence}." if plan.placement is Placement.CPU_OFFLOAD else ""
-        request = replace(resolved.request, placement=plan.placement)
-        return replace(resolved, request=request, fits=True, placement_reason=reason)
+        alone = plan.of_one_picture
+        alone.check(asked)
+        placement, reason = asked, ""
+        if asked is Placement.AUTO:
+            placement = alone.placement
+            reason = f"Placed by CPU offload: {alone.sentence}." if placement is Placement.CPU_OFFLOAD else ""
+        request, run_batch = replace(resolved.request, placement=placement), plan.run_batch(placement)
+        notices = resolved.notices
+        if run_batch < request.batch:
+            pictures = "1 picture" if run_batch == 1 else f"{run_batch} pictures"
+            notices += (f"{request.batch // run_batch} runs of {pictures}: {request.batch} do not fit at once.",)
+        return replace(
+            resolved, request=request, run_batch=run_batch, notices=notices, fits=True, placement_reason=reason
+        )
 
     def _plan(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> Plan | None:
         """None where the device's memory, or what the model needs, is not known yet."""

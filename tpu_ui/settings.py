@@ -182,5 +182,5 @@ def _whole_number(field: str, text: str, low: int) -> int:
     except ValueError:
         value = low - 1
     if value < low:
-        raise InvalidRequest(field, f"{text!r} is not a whole number of at least {low}.")
+        raise InvalidRequest(field, f"{text!r:.40} is not a whole number of at least {low}.")
     return value

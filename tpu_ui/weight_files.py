@@ -10,7 +10,7 @@ PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _WEIGHT_STEMS = {"diffusers": ("diffusion_pytorch_model",), "transformers": ("model",)}
 _CONFIG_NAMES = (  # by the end of the class name; a model has config.json
     (("Scheduler",), ("scheduler_config.json",)),
-    (("Tokenizer", "TokenizerFast"), ("tokenizer_config.json",)),
+    (("Tokenizer", "TokenizerFast", "TokenizersBackend"), ("tokenizer_config.json",)),
     (("ImageProcessor", "ImageProcessorFast", "FeatureExtractor"), ("preprocessor_config.json",)),
     (("Processor",), ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")),
 )

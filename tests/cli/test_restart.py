@@ -43,6 +43,7 @@ def test_a_second_process_compiles_nothing_of_what_the_first_one_ran(command_lin
 def test_damage_to_the_cache_costs_a_compile_and_nothing_else(command_line, small):
     request = small()
     (first,) = command_line.requests(request)
+    picture = (command_line.folder / first["images"][0]).read_bytes()
     files = sorted((command_line.cache / "compiled").rglob("*.bin"))
     assert len(files) >= 5
     files[0].write_bytes(b"")
@@ -53,6 +54,7 @@ def test_damage_to_the_cache_costs_a_compile_and_nothing_else(command_line, smal
     assert "2 damaged file(s) were removed" in done.stderr
     assert (report["ok"], report["state_before"]) == (True, "cold")
     assert 0 < report["new_compiles"] < first["new_compiles"]
+    assert _pixels((command_line.folder / report["images"][0]).read_bytes()) == _pixels(picture)
     (third,) = command_line.requests(request)
     assert (third["state_before"], third["new_compiles"]) == ("on_disk", 0)
 

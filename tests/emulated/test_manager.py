@@ -1,6 +1,7 @@
 """The manager's other promises: cancel, not-a-number, memory, faults, and the ledger's honesty about them."""
 
 import gc
+import math
 
 import psutil
 import pytest
@@ -102,9 +103,9 @@ def test_cancel_before_the_first_step(manager, request_for):
 
 @pytest.fixture
 def spoilt_model(tiny_models, tmp_path):
-    """A folder like the tiny SD3 with one NaN in a part."""
+    """A folder like the tiny SD3 with one wrong number in a part."""
 
-    def build(part: str, tensor: str):
+    def build(part: str, tensor: str, value: float):
         import shutil
 
         from safetensors.torch import load_file, save_file
@@ -112,7 +113,7 @@ def spoilt_model(tiny_models, tmp_path):
         folder = shutil.copytree(tiny_models / "sd3", tmp_path / f"nan-{part}")
         path = folder / part / "diffusion_pytorch_model.safetensors"
         weights = load_file(path)
-        weights[tensor].view(-1)[0] = float("nan")
+        weights[tensor].view(-1)[0] = value
         save_file(weights, path, metadata={"format": "pt"})
         return folder
 
@@ -120,11 +121,18 @@ def spoilt_model(tiny_models, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("part", "tensor", "stage"),
-    [("transformer", "proj_out.bias", "denoiser"), ("vae", "decoder.conv_out.bias", "VAE")],
+    ("part", "tensor", "value", "stage"),
+    [
+        ("transformer", "proj_out.bias", math.nan, "denoiser"),
+        ("transformer", "proj_out.bias", math.inf, "denoiser"),
+        ("vae", "decoder.conv_out.bias", math.nan, "VAE"),
+        ("vae", "decoder.conv_out.bias", math.inf, "VAE"),
+        ("vae", "decoder.conv_out.bias", -math.inf, "VAE"),
+    ],
 )
-def test_not_a_number_is_a_failure_that_names_the_stage(manager, spoilt_model, part, tensor, stage):
-    request = GenerationRequest(prompt="x", model=str(spoilt_model(part, tensor)), width=64, height=64, steps=2)
+def test_not_a_number_is_a_failure_that_names_the_stage(manager, spoilt_model, part, tensor, value, stage):
+    model = str(spoilt_model(part, tensor, value))
+    request = GenerationRequest(prompt="x", model=model, width=64, height=64, steps=2)
     with pytest.raises(NotANumber, match=rf"{stage}.*float32") as caught:
         manager.generate(request, lambda _: None, lambda: False)
     assert caught.value.stage == stage

@@ -99,8 +99,9 @@ def test_seeds_are_used_as_given(client: Client, seed: int):
 
 @pytest.mark.parametrize("seed", [-1, -5, None])
 def test_seed_is_drawn(client: Client, seed: int | None):
-    _, report = client.predict(steps=1, seed=seed, api_name="/generate")
+    pictures, report = client.predict(steps=1, seed=seed, api_name="/generate")
     assert 0 <= report["seeds"][0] < 2**53
+    assert recipe_of(pictures[0])["seed"] == report["seeds"][0]
 
 
 @pytest.mark.parametrize(

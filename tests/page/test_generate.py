@@ -72,6 +72,16 @@ def test_the_demo_model_draws_what_is_asked(page: GeneratePage):
     assert verdict.ok_but_for_outlines, verdict.faults
 
 
+def test_a_model_that_cannot_be_used_gives_way_to_the_last_one(page: GeneratePage, tmp_path: Path):
+    (tmp_path / "model_index.json").write_text("{")
+    for wrong, words in ((str(tmp_path), "not valid JSON"), ("/nowhere/at/all", "there is no such folder")):
+        page.fill(model=wrong)
+        page.tab.locator(".toast-body").get_by_text(words).wait_for()
+        page.tab.wait_for_function("document.querySelector('#model input').value == 'sd3'")
+    page.generate(prompt="still usable", width=64, height=64, steps=2)
+    assert page.wait_for_end().splitlines()[-1].startswith("Done")
+
+
 def test_nearest_warm_size_by_one_click(page: GeneratePage):
     warm_up(page)
     page.fill(width=72, height=56)
@@ -298,6 +308,17 @@ def test_phone_width(browser: Browser, server: Server):
     phone.tab.get_by_role("tab", name="Generate").click()
     warm_up(phone)
     context.close()
+
+
+def test_nothing_is_cut_off_on_a_tablet(page: GeneratePage):
+    page.tab.set_viewport_size({"width": 1024, "height": 768})
+    for name in ("Warm-up", "History", "PNG", "System", "Generate"):
+        page.tab.get_by_role("tab", name=name).click()
+        assert page.tab.evaluate("document.documentElement.scrollWidth") <= 1024, name
+    for name in ("prompt", "generate", "model", "sizes", "panel", "gallery"):
+        box = page.tab.locator(f"#{name}").bounding_box()
+        assert box["width"] > 100, name
+        assert box["x"] + box["width"] <= 1024, name
 
 
 def test_nothing_moves_while_it_runs(page: GeneratePage):

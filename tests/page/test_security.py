@@ -4,6 +4,7 @@ import http.client
 import http.server
 import threading
 import time
+import urllib.error
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from gradio_client import Client
 from gradio_client.exceptions import AppError
 
 from tests.page.driver import GeneratePage
-from tests.page.posts import functions, post
+from tests.page.posts import functions, post, send
 from tests.page.server import ROOT, Server
 
 
@@ -73,13 +74,19 @@ def test_no_address_is_fetched(server: Server, listener):
     ):  # fmt: skip
         assert server.get(path)[0] in (403, 404), path
     reader = functions(server)["read_png"]
-    targets = (
+    addresses = (
         f"{address}/a.png", "http://169.254.169.254/computeMetadata/v1/", f"{server.url}/config", "http://[::1]/",
-        "file:///etc/passwd", "/etc/passwd", str(server.cache / "ledger.sqlite3"),
+        "http://127.0.0.1:9/closed", "https://example.org/public.png", "file:///etc/passwd",
     )  # fmt: skip
-    for target in targets:
-        file = {"path": target, "meta": {"_type": "gradio.FileData"}}
-        answer = post(server, reader, [file])
+    for target in addresses:
+        body = {"fn_index": reader, "data": [{"path": target, "meta": {"_type": "gradio.FileData"}}]}
+        for route in ("/gradio_api/queue/join", "/gradio_api/run/read_png", "/gradio_api/call/read_png"):
+            with pytest.raises(urllib.error.HTTPError) as refusal:
+                send(server, route, body | {"session_hash": "0123456789ab"})
+            told = (refusal.value.code, refusal.value.read())
+            assert told == (403, b"Addresses are not fetched."), (target, route)
+    for target in ("/etc/passwd", str(server.cache / "ledger.sqlite3")):
+        answer = post(server, reader, [{"path": target, "meta": {"_type": "gradio.FileData"}}])
         assert not answer["success"], target
         assert "root:" not in str(answer)
     client = Client(server.url, verbose=False)

@@ -59,6 +59,14 @@ def test_warm_costs_its_own_medians(ledger: GraphLedger):
     assert forecast(ledger, stages(), steps=40).run_seconds == pytest.approx(3 * 0.5 + 40 * 0.1)
 
 
+def test_a_request_of_several_runs_takes_their_sum_and_compiles_once(ledger: GraphLedger):
+    learn(ledger, stages(height=512))
+    once, thrice = (forecast(ledger, stages(height=768), steps=20, repeats=repeats) for repeats in (1, 3))
+    assert thrice.run_seconds == pytest.approx(3 * once.run_seconds)
+    assert (thrice.warmup_seconds, thrice.compiles_expected) == (once.warmup_seconds, once.compiles_expected)
+    assert forecast(ledger, [key(model="other")], steps=20, repeats=3).run_seconds is None
+
+
 def test_the_fewest_runs_of_its_stages_stand_behind_a_forecast(ledger: GraphLedger):
     learn(ledger, stages())
     ledger.record_pass({stages()[0]: steady()}, whole=True)

@@ -2,7 +2,9 @@
 
 import base64
 import io
+import json
 import logging
+import os
 import re
 import socket
 import subprocess
@@ -21,7 +23,7 @@ from tpu_ui.ledger import GraphRecord
 from tpu_ui.page import form, render
 from tpu_ui.page.known_shapes import OTHER_VERSIONS, known_shapes
 from tpu_ui.page.options import AppOptions, parse_options
-from tpu_ui.page.routes import _FETCHING, _is_known
+from tpu_ui.page.routes import _FETCHING, _is_known, _names_an_address
 from tpu_ui.page.serve import HideSecrets, Served, announce, find_port
 from tpu_ui.page.sessions import Presence, is_token, new_token
 from tpu_ui.page.verdict import Verdict, _distance
@@ -199,11 +201,22 @@ def test_options_from_line_and_environment(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--port", "x"), ("--port", "70000"), ("--mode", "quick"), ("--warm", "big"), ("--auth", "nocolon")]
-)
+    "wrong",
+    [
+        ("--port", "x"), ("--port", "70000"), ("--mode", "quick"), ("--warm", "big"), ("--auth", "nocolon"),
+        ("--log-level", "loud"), ("--outputs", "~nobody-of-this-name/x"), ("--hub-cache", "~nobody-of-this-name/x"),
+        ("--auth", "secret" * 1000), ("--auth", "~nobody-of-this-name"), ("--auth", "/usr/bin/env"),
+    ],
+)  # fmt: skip
 def test_wrong_options_are_sentences(wrong: tuple[str, str]):
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest) as caught:
         options(*wrong)
+    assert caught.value.field == wrong[0][2:].replace("warm", "size")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_password_of_any_length_is_one():
+    assert options("--auth", "~ann:" + "x" * 1000).auth == (("~ann", "x" * 1000),)
 
 
 def test_a_space_listens_for_everyone_on_its_port():
@@ -228,14 +241,40 @@ def test_a_taken_port_gives_way_to_the_next_or_is_named():
         holder.listen()
         taken = holder.getsockname()[1]
         assert find_port("127.0.0.1", taken, is_fixed=False) > taken
-        with pytest.raises(DeviceUnavailable, match=str(taken)):
+        with pytest.raises(DeviceUnavailable, match=rf"port: {taken} is taken by process {os.getpid()} .*--port"):
             find_port("127.0.0.1", taken, is_fixed=True)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no such host", "x" * 300, "256.1.1.1", "::ffff:zz"])
+def test_a_host_that_is_not_this_machine_is_no_taken_port(host: str):
+    with pytest.raises(InvalidRequest, match=r"^host: .* no address of this machine"):
+        find_port(host, 7860, is_fixed=False)
+
+
+def test_a_port_that_this_user_may_not_have_is_no_taken_port(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(DeviceUnavailable, match=r"port: 80 .*above 1023"):
+        find_port("127.0.0.1", 80, is_fixed=False)
 
 
 def test_secrets_are_masked_in_the_log():
     record = logging.LogRecord("x", logging.INFO, "", 0, "token %s and %s", ("hf_TESTONLY123", "pw-TESTONLY"), None)
     assert HideSecrets(["hf_TESTONLY123", "pw-TESTONLY", ""]).filter(record)
     assert record.getMessage() == "token *** and ***"
+
+
+def test_secrets_are_masked_in_tracebacks():
+    try:
+        raise ValueError("sent with hf_TESTONLY123")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "it failed", (), sys.exc_info())
+    HideSecrets(["hf_TESTONLY123"]).filter(record)
+    told = logging.Formatter().format(record)
+    assert "ValueError: sent with ***" in told
+    assert "TESTONLY" not in told
 
 
 def test_metrics_login():
@@ -256,6 +295,26 @@ def test_metrics_login():
 )  # fmt: skip
 def test_addresses_are_refused(path: str, is_refused: bool):
     assert bool(_FETCHING.match(path)) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("path", "is_refused"),
+    [
+        ("http://93.184.215.14/a.png", True), ("https://example.org/a.png", True), (" HTTP://x/", True),
+        ("file:///etc/passwd", True), ("ftp://x/y", True), ("/tmp/gradio/a/b.png", False), ("a: b", False), ("", False),
+    ],
+)  # fmt: skip
+def test_files_that_are_addresses_are_refused(path: str, is_refused: bool):
+    """Gradio fetches a public one for whoever posts it. In a prompt an address may stand."""
+    file = {"path": path, "meta": {"_type": "gradio.FileData"}}
+    for body in ({"data": [file]}, {"data": [1, [{"image": file}]]}, [file], {"event_data": {"value": file}}):
+        assert _names_an_address(json.dumps(body).encode()) is is_refused
+        assert _names_an_address(json.dumps(body).encode("utf-16")) is is_refused
+    escaped = json.dumps({"data": [file]}).replace("path", "\\u0070ath").encode()
+    assert _names_an_address(escaped) is is_refused
+    assert not _names_an_address(json.dumps({"data": [path, {"text": path}]}).encode())
+    assert _names_an_address(b"[" * 100_000)
+    assert not _names_an_address(b"username=http://x")
 
 
 def test_the_page_needs_no_torch():

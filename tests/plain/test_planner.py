@@ -232,6 +232,28 @@ def test_the_largest_batch_keeps_to_the_limits_of_a_request():
     assert plan_for(FLUX2_DEV).largest_batch(Placement.CPU_OFFLOAD) == 0
 
 
+def plan_where_so_many_fit(most: int, pictures: int) -> Plan:
+    """On the host, whose memory holds the weights and the activations of `most` pictures."""
+    plan = plan_of_parts({"transformer": 0.001}, 1, is_host=True)
+    one = replace(plan, parts=(*plan.parts, Part("vae", "AutoencoderKL", 0, {"block_out_channels": [8]})))
+    room = replace(one, load=replace(one.load, batch=most)).single_bytes
+    return replace(one, load=replace(one.load, batch=pictures), target=replace(one.target, bytes=room))
+
+
+@pytest.mark.parametrize(
+    ("pictures", "most", "size"),
+    [(1, 1, 1), (4, 4, 4), (4, 16, 4), (4, 3, 2), (5, 4, 1), (6, 5, 3), (9, 8, 3), (16, 7, 4), (7, 6, 1)],
+)
+def test_runs_are_equal_and_as_large_as_fits(pictures: int, most: int, size: int):
+    plan = plan_where_so_many_fit(most, pictures)
+    assert plan.largest_batch(Placement.SINGLE) == most
+    assert plan.run_batch(Placement.SINGLE) == size
+
+
+def test_a_run_has_a_picture_even_where_none_fits():
+    assert plan_for(FLUX2_DEV, batch=4).run_batch(Placement.CPU_OFFLOAD) == 1
+
+
 def test_too_many_pictures_are_refused_with_the_number_that_fits():
     plan = plan_for("sdxl", batch=16)
     most = plan_for("sdxl").largest_batch(Placement.SINGLE)
@@ -299,6 +321,38 @@ def test_auto_is_what_the_plan_says_and_explicit_placements_are_checked(tmp_path
             resolver_with(memory).resolve(replace(request, placement=placement))
     resolved, _ = resolver_with(None).resolve(request)
     assert (resolved.request.placement, resolved.fits) == (Placement.SINGLE, None)
+
+
+def test_what_does_not_fit_at_once_runs_one_after_another(tmp_path: Path):
+    """One picture decides whether and where a request runs; of several, only how many runs they take."""
+    model = str(write_folder(tmp_path / "model", "sd3"))
+    request = GenerationRequest(model=model, width=64, height=64, seed=5)
+    known = find_known_model(model, "cuda")
+
+    def plan(batch: int) -> Plan:
+        asked = replace(request, batch=batch)
+        return plan_of(known.card, known.parts, known.dtype, Target("", 0), asked, guidance_on=True)
+
+    three = resolver_with(plan(3).single_bytes)
+    resolved, _ = three.resolve(replace(request, batch=4))
+    assert (resolved.request.batch, resolved.run_batch, resolved.runs) == (4, 2, 2)
+    assert resolved.request.placement is Placement.SINGLE
+    assert resolved.notices == ("2 runs of 2 pictures: 4 do not fit at once.",)
+    assert [resolved.run(i).request.seeds for i in range(2)] == [(5, 6), (7, 8)]
+    assert {key.batch for key in resolved.graph_keys({}).values()} == {2}
+    assert resolved.run(1).graph_keys({}) == resolved.graph_keys({})
+    two, _ = three.resolve(replace(request, batch=2))
+    assert two.graph_keys({}) == resolved.graph_keys({}), "the same graphs as a request for so many pictures"
+
+    resolved, _ = three.resolve(replace(request, batch=5))
+    assert (resolved.run_batch, resolved.notices) == (1, ("5 runs of 1 picture: 5 do not fit at once.",))
+    resolved, _ = three.resolve(replace(request, batch=3))
+    assert (resolved.runs, resolved.notices) == (1, ())
+    resolved, _ = resolver_with(None).resolve(replace(request, batch=4))
+    assert (resolved.runs, resolved.fits) == (1, None)
+
+    offloaded, _ = resolver_with(plan(2).offload_bytes).resolve(replace(request, batch=16, placement="cpu_offload"))
+    assert (offloaded.run_batch, offloaded.runs) == (2, 8)
 
 
 def test_a_device_in_the_hosts_memory_offloads_only_when_asked(tmp_path: Path):

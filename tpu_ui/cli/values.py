@@ -18,7 +18,7 @@ def integer(field: str, text: str | None) -> int | None:
     try:
         return int(text, 10)
     except ValueError:
-        raise InvalidRequest(field, f"{text!r} is not a whole number.") from None
+        raise InvalidRequest(field, f"{text!r:.40} is not a whole number.") from None
 
 
 def number(field: str, text: str | None) -> float | None:
@@ -32,7 +32,7 @@ def number(field: str, text: str | None) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise InvalidRequest(field, f"{text!r} is not a number.") from None
+        raise InvalidRequest(field, f"{text!r:.40} is not a number.") from None
 
 
 def request_values(options: argparse.Namespace) -> dict[str, Any]:

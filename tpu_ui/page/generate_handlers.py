@@ -189,13 +189,17 @@ def _sizes(desk: Desk, request: GenerationRequest, say: Language) -> gr.Radio:
 
 
 def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: gr.State) -> None:
-    def choose_model(model: Any) -> dict:
-        """Each model brings its own defaults."""
+    usable_model = gr.State(desk.default_model_id)
+
+    def choose_model(model: Any, last: str) -> dict:
+        """Each model brings its own defaults. One that cannot be used gives way to the last one that could."""
         try:
             card = desk.card(model)
         except TpuUiError as error:
-            raise as_toast(error, desk) from error
+            gr.Warning(escape(desk.without_paths(str(error))))
+            return {tab.model: last}
         return {
+            usable_model: model,
             tab.width: card.default_width,
             tab.height: card.default_height,
             tab.steps: card.default_steps,
@@ -217,8 +221,9 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
         return {getattr(tab, name): restored[name] for name in what}
 
     tab.model.input(
-        choose_model, tab.model, [tab.width, tab.height, tab.steps, tab.guidance, tab.negative_prompt], **PRESS
-    )
+        choose_model, [tab.model, usable_model],
+        [tab.model, usable_model, tab.width, tab.height, tab.steps, tab.guidance, tab.negative_prompt], **PRESS,
+    )  # fmt: skip
     tab.sizes.input(choose_size, tab.sizes, [tab.width, tab.height], **QUICK)
     tab.swap.click(lambda width, height: (height, width), [tab.width, tab.height], [tab.width, tab.height], **QUICK)
     tab.random_seed.click(lambda: "", None, tab.seed, **QUICK)

@@ -15,6 +15,7 @@ from tpu_ui.shapes import parse_size
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULT_PORT = 7860
 PREFIX = "TPU_UI_"
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,11 @@ def parse_options(arguments: Sequence[str] | None = None, environ: Mapping[str, 
         model=given.model or None,
         device=given.device,
         mode=parse_mode(given.mode) if given.mode else None,
-        outputs=Path(given.outputs).expanduser().absolute() if given.outputs else None,
+        outputs=folder_of("outputs", given.outputs) if given.outputs else None,
         hub_cache=folder_of("hub-cache", given.hub_cache) if given.hub_cache else None,
         loras=folder_of("loras", given.loras) if given.loras else None,
         warm=_read_warm(given.warm) if given.warm else (),
-        log_level=given.log_level.lower(),
+        log_level=_log_level(given.log_level),
         is_space=is_space,
     )
 
@@ -118,9 +119,13 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add(keeps, "outputs", None, "folder of the pictures (default: outputs in the cache folder)", metavar="FOLDER")
     text = "folder of downloaded models (default: HF_HUB_CACHE, or HF_HOME/hub)"
     add(keeps, "hub-cache", None, text, metavar="FOLDER")
+<<<<<<< HEAD
     text = "folder of LoRAs that are named without a path (default: loras in the cache folder)"
     add(keeps, "loras", None, text, metavar="FOLDER")
     add(keeps, "log-level", "warning", "debug, info, warning or error")
+=======
+    add(keeps, "log-level", "warning", f"one of {', '.join(LOG_LEVELS)}")
+>>>>>>> main
     return parser
 
 
@@ -134,10 +139,19 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _log_level(text: str) -> str:
+    if text.lower() not in LOG_LEVELS:
+        raise InvalidRequest("log-level", f"{text!r:.20} is not a level.", f"Give {', '.join(LOG_LEVELS)}.")
+    return text.lower()
+
+
 def _read_auth(text: str) -> tuple[tuple[str, str], ...]:
-    """Pairs from user:password, or from a file that holds one a line."""
-    file = Path(text).expanduser()
-    lines = file.read_text().splitlines() if file.is_file() else [text]
+    """Pairs from user:password, or from a file that holds one a line. What is wrong is told without the text."""
+    file = os.path.expanduser(text)
+    try:
+        lines = Path(file).read_text().splitlines() if os.path.isfile(file) else [text]
+    except (OSError, UnicodeDecodeError):
+        raise InvalidRequest("auth", "the file of logins cannot be read.", "Make it a text file of yours.") from None
     pairs = [line.strip().partition(":") for line in lines if line.strip() and not line.startswith("#")]
     if not pairs or any(not user or not password for user, _, password in pairs):
         raise InvalidRequest("auth", "this is neither user:password nor a file of such lines.")

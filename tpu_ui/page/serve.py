@@ -1,5 +1,6 @@
 """The road from options to a page that is up, and back down."""
 
+import errno
 import logging
 import os
 import shutil
@@ -7,14 +8,16 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from tpu_ui import hardware
 from tpu_ui.catalogue import default_model_on
 from tpu_ui.engine import engine_starter
-from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.errors import DeviceUnavailable, InvalidRequest
 from tpu_ui.jobs import Engine, JobQueue
 from tpu_ui.page.options import AppOptions
 from tpu_ui.settings import Settings
@@ -103,27 +106,51 @@ def find_port(host: str, wanted: int, is_fixed: bool) -> int:
     """The wanted port, or the next one that is free.
 
     Raises:
-        DeviceUnavailable: none is.
+        DeviceUnavailable: none is, or this user may not have it.
+        InvalidRequest: the host is no address of this machine.
     """
     tried = range(wanted, wanted + 1 if is_fixed else min(wanted + _PORTS_TRIED, 65536))
     for port in tried:
         if _is_free(host, port):
             return port
     raise DeviceUnavailable(
-        f"port: {wanted} is taken" + ("." if is_fixed else f", and so are the {len(tried) - 1} after it."),
+        f"port: {wanted} is taken{_holder(wanted)}"
+        + ("." if is_fixed else f", and so are the {len(tried) - 1} after it."),
         "End the program that holds it, or choose another with --port.",
     )
 
 
 def _is_free(host: str, port: int) -> bool:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+    no_address = InvalidRequest(
+        "host", f"{host!r:.80} is no address of this machine.", "Give 127.0.0.1, or 0.0.0.0 for all of its addresses."
+    )
+    try:
+        (_, kind, _, _, address), *_ = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise no_address from None
+    with closing(socket.socket(family, kind)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
-        except OSError:
-            return False
+            probe.bind(address)
+        except PermissionError:
+            raise DeviceUnavailable(
+                f"port: {port} is the administrator's.", "Choose one above 1023 with --port."
+            ) from None
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return False
+            raise no_address from None
     return True
+
+
+def _holder(port: int) -> str:
+    """Who listens on a port, as words to add to a sentence; nothing where this user may not see it."""
+    with suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+                return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    return ""
 
 
 def _own_served_dir(root: Path) -> Path:
@@ -144,6 +171,8 @@ def announce(options: AppOptions, served: Served) -> list[str]:
     lines = [f"tpu_ui is at {served.url}"]
     if port != str(options.port):
         lines.append(f"Port {options.port} is taken, so it listens on {port}.")
+        if holder := _holder(options.port):
+            lines.append(f"Port {options.port} is held{holder}.")
     if served.share_url:
         lines.append(f"Public link: {served.share_url}")
     elif options.share:
@@ -172,16 +201,20 @@ def wait_for_end() -> None:
 
 
 class HideSecrets(logging.Filter):
-    """Masks passwords and tokens in log records, should a library ever print one."""
+    """Masks passwords and tokens in log records and their tracebacks, should a library ever print one."""
 
     def __init__(self, secrets: list[str]) -> None:
         super().__init__()
         self._secrets = [secret for secret in secrets if len(secret) >= 4]
 
     def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        if any(secret in message for secret in self._secrets):
-            for secret in self._secrets:
-                message = message.replace(secret, "***")
-            record.msg, record.args = message, ()
+        record.msg, record.args = self._masked(record.getMessage()), ()
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)  # formatters take this text
+        record.exc_text = record.exc_text and self._masked(record.exc_text)
         return True
+
+    def _masked(self, text: str) -> str:
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text

@@ -187,7 +187,7 @@ class Judge:
         shapes = {
             (record.key.width, record.key.height)
             for record in self.engine.ledger.records()
-            if _is_like(record.key, resolved) and record.key.batch == wanted.batch
+            if _is_like(record.key, resolved) and wanted.batch % record.key.batch == 0
         }
         for width, height in sorted(shapes, key=lambda size: _distance(size, (wanted.width, wanted.height))):
             candidate = replace(request, width=width, height=height)

@@ -214,6 +214,20 @@ class Plan:
                 return batch
         return 0
 
+    def run_batch(self, placement: Placement) -> int:
+        """How many of the pictures one run makes: the most that fit and divide their number evenly.
+
+        So all runs of a request have one shape, and compile one set of graphs: 4 pictures of which 3 fit are 2 runs of
+        2, and 5 of which 4 fit are 5 runs of 1. At least 1, also where not even one fits.
+        """
+        pictures, most = self.load.batch, max(1, self.largest_batch(placement))
+        return max(size for size in range(1, min(pictures, most) + 1) if pictures % size == 0)
+
+    @property
+    def of_one_picture(self) -> "Plan":
+        """The same with one picture in a run: what decides whether a request can run, and where."""
+        return replace(self, load=replace(self.load, batch=1))
+
     def _fits(self, needed_bytes: int) -> bool:
         return needed_bytes <= self.target.bytes
 
@@ -224,7 +238,7 @@ class Plan:
 
     def _way_out(self) -> tuple[str, str]:
         """What would make it fit: as the end of a sentence, and as advice."""
-        one = replace(self, load=replace(self.load, batch=1))
+        one = self.of_one_picture
         if self.load.batch > 1 and one.placement is not None:
             most = self.largest_batch(one.placement)
             return (
