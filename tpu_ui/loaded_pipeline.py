@@ -201,7 +201,7 @@ class LoadedPipeline:
     def _encode_or_recall(self, encode_prompt: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._observer is None or self._request is None:
             return encode_prompt(*args, **kwargs)
-        ran_as = (self._request.mode, self._request.placement)
+        ran_as = (self._request.mode, self._request.placement, self.loras.applied)
         result, recalled = self.kept_text.encode(encode_prompt, args, kwargs, ran_as, self._observer.may_recall_text)
         if recalled:
             self._observer.text_was_recalled()

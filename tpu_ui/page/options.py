@@ -119,13 +119,9 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add(keeps, "outputs", None, "folder of the pictures (default: outputs in the cache folder)", metavar="FOLDER")
     text = "folder of downloaded models (default: HF_HUB_CACHE, or HF_HOME/hub)"
     add(keeps, "hub-cache", None, text, metavar="FOLDER")
-<<<<<<< HEAD
     text = "folder of LoRAs that are named without a path (default: loras in the cache folder)"
     add(keeps, "loras", None, text, metavar="FOLDER")
-    add(keeps, "log-level", "warning", "debug, info, warning or error")
-=======
     add(keeps, "log-level", "warning", f"one of {', '.join(LOG_LEVELS)}")
->>>>>>> main
     return parser
 
 
