@@ -253,7 +253,8 @@ class Download:
 
     def _fetch(self, file: HubFile) -> None:
         blob = self._blobs / file.digest
-        self._locks.mkdir(parents=True, exist_ok=True)
+        for folder in (self._locks, self._blobs):
+            folder.mkdir(parents=True, exist_ok=True)
         # The lock that huggingface_hub takes too: no other process writes this file meanwhile.
         with WeakFileLock(self._locks / f"{file.digest}.lock"):
             if not blob.exists():

@@ -55,18 +55,12 @@ class _LoraDownload(Download):
 
 
 def _in_cache(hub: HubLora, cache_dir: Path | None) -> Path | None:
-    if hub.file is not None:
-        found = huggingface_hub.try_to_load_from_cache(hub.repo_id, hub.file, cache_dir, hub.revision)
-        return Path(found) if isinstance(found, str) else None
-    try:  # only looks into the cache
-        folder = Path(
-            huggingface_hub.snapshot_download(
-                hub.repo_id, revision=hub.revision, cache_dir=cache_dir, local_files_only=True
-            )
-        )
-    except huggingface_hub.errors.LocalEntryNotFoundError:
-        return None
-    try:
-        return folder / choose_file(hub.repo_id, [file.name for file in folder.iterdir()])
-    except InvalidRequest:  # the cache has only a part of the repository
-        return None
+    file = hub.file
+    if file is None:
+        try:
+            listing = huggingface_hub.get_cached_repo_tree(hub.repo_id, revision=hub.revision, cache_dir=cache_dir)
+        except huggingface_hub.errors.CachedRepoTreeNotFoundError:
+            return None
+        file = choose_file(hub.repo_id, [each.path for each in listing if "/" not in each.path])
+    found = huggingface_hub.try_to_load_from_cache(hub.repo_id, file, cache_dir, hub.revision)
+    return Path(found) if isinstance(found, str) else None

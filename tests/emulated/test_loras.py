@@ -10,6 +10,7 @@ from tests import tiny_loras
 from tests.emulated.conftest import TOLERANCE_8_BIT
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import InvalidRequest
+from tpu_ui.pipeline_kinds import TEXT_TO_IMAGE_CLASSES, takes_loras
 
 MODELS = ("sd3", "flux", "sdxl")
 WAYS = [(mode, placement) for mode in ("strict", "fused", "compile") for placement in ("single", "cpu_offload")]
@@ -132,3 +133,10 @@ def test_wrong_shapes_are_named(generate, tmp_path, loras):
     save_file(extra, tmp_path / "extra.safetensors")
     with pytest.raises(InvalidRequest, match=r"first that does not: transformer.transformer_blocks.9.attn.to_q"):
         generate(mode="fused", loras=[str(tmp_path / "extra.safetensors")])
+
+
+def test_the_classes_that_take_none_are_those_of_diffusers():
+    import diffusers
+
+    for name in TEXT_TO_IMAGE_CLASSES:
+        assert takes_loras(name) == hasattr(getattr(diffusers, name), "load_lora_weights"), name
