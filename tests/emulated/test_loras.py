@@ -6,7 +6,7 @@ import numpy
 import pytest
 import torch
 
-from tests import tiny_loras
+from tests import tiny_loras, tiny_pipelines
 from tests.emulated.conftest import TOLERANCE_8_BIT
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import InvalidRequest
@@ -133,6 +133,27 @@ def test_wrong_shapes_are_named(generate, tmp_path, loras):
     save_file(extra, tmp_path / "extra.safetensors")
     with pytest.raises(InvalidRequest, match=r"first that does not: transformer.transformer_blocks.9.attn.to_q"):
         generate(mode="fused", loras=[str(tmp_path / "extra.safetensors")])
+
+
+@pytest.mark.parametrize("model", tiny_pipelines.BUILDERS)
+def test_each_class_of_the_catalogue_takes_one_and_gives_it_back(runtime, tmp_path, model):
+    from tpu_ui.lora_files import LoraFile
+    from tpu_ui.lora_weights import LoraWeights
+
+    path = tiny_loras.save(model, tmp_path, 1, with_text=False)
+    pipeline = tiny_pipelines.BUILDERS[model]()
+    denoiser = pipeline.unet if hasattr(pipeline, "unet") else pipeline.transformer
+    structure, before = str(denoiser), {name: weight.clone() for name, weight in denoiser.state_dict().items()}
+
+    def changed() -> int:
+        return sum(not torch.equal(weight, before[name]) for name, weight in denoiser.state_dict().items())
+
+    loras = LoraWeights(pipeline, runtime)
+    loras.apply((LoraFile("x", path, 0.5, (0, 0)),))
+    assert changed() >= 8
+    assert str(denoiser) == structure
+    loras.apply(())
+    assert (changed(), loras.kept_bytes) == (0, 0)
 
 
 def test_the_classes_that_take_none_are_those_of_diffusers():

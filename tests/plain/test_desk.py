@@ -318,4 +318,6 @@ def test_others_may_name_only_the_loras_of_the_folder(desk):
         with pytest.raises(InvalidRequest, match=r"^loras: .* is not on this server's list. Choose from star.$"):
             desk.read({"loras": [name]})
     desk.options = replace(desk.options, is_private=True)
+    desk.settings = replace(desk.settings, lora_dir=Path("/srv/own"))
+    assert desk.without_paths("Name a file of /srv/own, a path") == "Name a file of own, a path"
     assert desk.read({"loras": ["org/name"]}).loras[0].name == "org/name"

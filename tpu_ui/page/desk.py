@@ -281,6 +281,7 @@ class Desk:
     def without_paths(self, sentence: str) -> str:
         """A sentence for clients: folders of this machine are named by their last part only."""
         private = {self.options.default_model, str(self.settings.cache_dir), str(self.outputs.root), str(Path.home())}
+        private.add(str(self.settings.lora_folder))
         for path in sorted((p for p in private if p.startswith(("/", "~", "."))), key=len, reverse=True):
             sentence = sentence.replace(path, "~" if path == str(Path.home()) else Path(path).name)
         return sentence
