@@ -23,6 +23,8 @@ def main() -> int:
         settings = read_settings()
         if options.hub_cache is not None:
             settings = replace(settings, hub_cache_dir=options.hub_cache)
+        if options.loras is not None:
+            settings = replace(settings, lora_dir=options.loras)
         with serve(options, settings) as served:
             print("\n".join(announce(options, served)), flush=True)
             wait_for_end()

@@ -58,7 +58,7 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
             f"{wanted!r:.120} is an address, and models are not fetched from addresses.",
             f"Give {hub[1]} instead." if hub else ways,
         )
-    if _is_hub_id(wanted):
+    if is_hub_id(wanted):
         return card_of_unseen_repository(wanted)
     names = {card.id.casefold(): card.id for card in cards.values()}
     names |= {card.label.casefold(): card.id for card in cards.values()}
@@ -73,7 +73,7 @@ def _card_of_revision(name: str, catalogue: Iterable[ModelCard]) -> ModelCard | 
     model, at, revision = name.partition("@")
     if not at or not _REVISION.fullmatch(revision) or ".." in revision or os.path.exists(name):
         return None
-    if not _is_hub_id(model) and model.casefold() not in {card.id.casefold() for card in catalogue}:
+    if not is_hub_id(model) and model.casefold() not in {card.id.casefold() for card in catalogue}:
         return None
     card = find_card(model, catalogue=catalogue)
     if card.repo_id is None:
@@ -101,6 +101,6 @@ def complete_card(card: ModelCard, folder: ModelFolder, revision: str | None = N
     return replace(card, folder=folder.path, revision=revision)
 
 
-def _is_hub_id(name: str) -> bool:
+def is_hub_id(name: str) -> bool:
     """The Hub's rules for org/name (huggingface_hub's validate_repo_id)."""
     return _HUB_ID.fullmatch(name) is not None and "--" not in name and ".." not in name and not name.endswith(".git")

@@ -11,6 +11,7 @@ _DECIDING = (
     "loaded_pipeline",
     "loading",
     "manager",
+    "offload",
     "passes",
     "resolution",
     "runs",

@@ -35,7 +35,7 @@ def worst(states: list[WarmupState]) -> WarmupState:
 
 
 # A change of these compiles nothing; a test holds the two lists apart.
-NOT_IN_KEY = ("prompt", "negative_prompt", "seed", "steps", "guidance", "notices")
+NOT_IN_KEY = ("prompt", "negative_prompt", "seed", "steps", "guidance", "loras", "notices")
 
 _CHANGES_EVERY_GRAPH = ("mode", "placement", "toolchain", "revision", "dtype", "lora")
 
@@ -62,7 +62,7 @@ class GraphKey:
         text_tokens: the fixed text length.
         guidance_on: classifier-free guidance runs the denoiser on two conditions.
         mode, placement, dtype: words as in reports.
-        lora: names of active LoRAs, only where they change the graphs.
+        lora: names of active LoRAs, only where they change the graphs; merged into the weights they do not.
         toolchain: versions and chip as sorted (name, version) pairs.
     """
 

@@ -125,18 +125,16 @@ class Download:
 
     def _fetch_all(self) -> Path | None:
         """Fetch everything; None when it was cut short, by a worker's error or from outside."""
-        repo_id, revision = self._card.repo_id, self._card.revision
+        revision = self._card.revision
         info = huggingface_hub.HfApi().model_info(
-            repo_id, revision=revision, files_metadata=True, timeout=TIMEOUT_SECONDS
+            self._card.repo_id, revision=revision, files_metadata=True, timeout=TIMEOUT_SECONDS
         )
         self._commit = info.sha
         files = {
             each.rfilename: HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else each.blob_id)
             for each in info.siblings
         }
-        check_is_pipeline(repo_id, files)
-        model_index = read_model_index(self._card, self._begin_snapshot(files[MODEL_INDEX]))
-        wanted = [files[name] for name in needed_files(repo_id, files, model_index)]
+        wanted = [files[name] for name in self._needed(files)]
         todo = self._plan(wanted)
         workers = [threading.Thread(target=self._fetch_from, args=(todo,), daemon=True) for _ in range(_CONNECTIONS)]
         for worker in workers:
@@ -146,6 +144,12 @@ class Download:
         if self._stop.is_set():
             return None
         return self._snapshot_of([file.name for file in wanted], revision)
+
+    def _needed(self, files: dict[str, HubFile]) -> tuple[str, ...]:
+        """The names of the files that are wanted, of all that the repository has."""
+        check_is_pipeline(self._card.repo_id, files)
+        model_index = read_model_index(self._card, self._begin_snapshot(files[MODEL_INDEX]))
+        return needed_files(self._card.repo_id, files, model_index)
 
     def _begin_snapshot(self, model_index: HubFile) -> Path:
         """Fetch model_index.json, so that the cache knows what the model is, whatever happens next.
@@ -249,7 +253,8 @@ class Download:
 
     def _fetch(self, file: HubFile) -> None:
         blob = self._blobs / file.digest
-        self._locks.mkdir(parents=True, exist_ok=True)
+        for folder in (self._locks, self._blobs):
+            folder.mkdir(parents=True, exist_ok=True)
         # The lock that huggingface_hub takes too: no other process writes this file meanwhile.
         with WeakFileLock(self._locks / f"{file.digest}.lock"):
             if not blob.exists():

@@ -18,8 +18,10 @@ from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
 from tpu_ui.kept_text import KeptText
 from tpu_ui.loading import weight_bytes
+from tpu_ui.lora_files import LoraFile
+from tpu_ui.lora_weights import LoraWeights
 from tpu_ui.modes import ExecutionMode
-from tpu_ui.offload import OffloadedModels
+from tpu_ui.offload import OffloadedModels, move
 from tpu_ui.passes import PassObserver
 from tpu_ui.pipeline_kinds import guidance_argument
 from tpu_ui.placement import Placement
@@ -40,7 +42,8 @@ class LoadedPipeline:
         self, pipeline: diffusers.DiffusionPipeline, runtime: Runtime, dtype: torch.dtype, colours: LatentColours
     ) -> None:
         self.pipeline = pipeline
-        self.weight_bytes = weight_bytes(pipeline)
+        self.loras = LoraWeights(pipeline, runtime)
+        self._weight_bytes = weight_bytes(pipeline)
         self.dtype = dtype
         self.placement: Placement | None = None
         self.offloaded: OffloadedModels | None = None  # under CPU offload
@@ -64,6 +67,11 @@ class LoadedPipeline:
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
             if runtime.kind.startswith("tpu"):
                 make_group_norm_inputs_contiguous(pipeline.vae)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the weights, and of the original ones that are kept beside those with LoRAs in them."""
+        return self._weight_bytes + self.loras.kept_bytes
 
     # -- placement and mode -------------------------------------------------------------------------------------------
 
@@ -91,7 +99,7 @@ class LoadedPipeline:
         if placement is Placement.CPU_OFFLOAD:
             self.offloaded = OffloadedModels(self.pipeline, self._runtime)
         else:
-            self.pipeline.to(self._runtime.torch_device)
+            move(self.pipeline, self._runtime.torch_device)
         for denoiser in denoisers(self.pipeline).values():
             move_tables(denoiser, self._runtime.torch_device)
         self._runtime.synchronize()
@@ -108,6 +116,12 @@ class LoadedPipeline:
             )
         self._switches[self.placement].set(mode)
 
+    def apply_loras(self, loras: tuple[LoraFile, ...]) -> None:
+        """Make these the LoRAs in the weights; raises what `LoraWeights.apply` raises. The pipeline must be placed."""
+        if self.offloaded is not None and self.loras.would_change(loras):
+            self.offloaded.leave_all()  # what is merged into the device's copy alone would not come a second time
+        self.loras.apply(loras)
+
     @property
     def bytes_to_device(self) -> int:
         """Weights that runs under CPU offload have moved to the device since the placement."""
@@ -119,6 +133,7 @@ class LoadedPipeline:
             switch.take_off()
         self._switches.clear()
         self.offloaded = None
+        self.loras.forget()
         self.pipeline.remove_all_hooks()
         for module in self.pipeline.components.values():
             if isinstance(module, torch.nn.Module):
@@ -201,7 +216,7 @@ class LoadedPipeline:
     def _encode_or_recall(self, encode_prompt: Callable, *args: Any, **kwargs: Any) -> Any:
         if self._observer is None or self._request is None:
             return encode_prompt(*args, **kwargs)
-        ran_as = (self._request.mode, self._request.placement)
+        ran_as = (self._request.mode, self._request.placement, self.loras.applied)
         result, recalled = self.kept_text.encode(encode_prompt, args, kwargs, ran_as, self._observer.may_recall_text)
         if recalled:
             self._observer.text_was_recalled()

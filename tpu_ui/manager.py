@@ -146,6 +146,7 @@ class PipelineManager:
             height=ran.height,
             steps=ran.steps,
             guidance=ran.guidance,
+            loras=tuple(map(str, ran.loras)),
             state_before=state.value,
             was_warm=was_warm,
             new_compiles=compiles,
@@ -166,6 +167,8 @@ class PipelineManager:
         emit(Progress(Phase.PLACING, detail=resolved.request.placement.value))
         if loaded.placement is not resolved.request.placement:
             loaded.place(resolved.request.placement)
+        loaded.apply_loras(resolved.loras)
+        self._residency.shrink_to_budget()
         loaded.set_mode(resolved.request.mode)
         return loaded
 

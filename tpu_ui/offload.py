@@ -41,7 +41,7 @@ class OffloadedModels:
         self._weight_bytes = {name: _weight_bytes(module) for name, module in modules.items()}
         # Of each model on the device, what it was on the host: (submodule, name of its tensor, the tensor).
         self._on_host: dict[str, list[tuple[torch.nn.Module, str, torch.Tensor]]] = {}
-        pipeline.to("cpu", silence_dtype_warnings=True)
+        move(pipeline, torch.device("cpu"))
         for name, module in modules.items():
             if name in pipeline._exclude_from_cpu_offload:  # it is called in other ways than through a hook
                 module.to(runtime.torch_device)
@@ -121,6 +121,20 @@ class _BringOnCall(ModelHook):
     def pre_forward(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> tuple[tuple, dict]:  # noqa: ARG002
         self._models.bring(self._name)
         return args, kwargs
+
+
+def move(pipeline: DiffusionPipeline, device: torch.device) -> None:
+    """`pipeline.to(device)`, after which weights that are tied still are: by itself it makes a copy for each place."""
+    first: dict[int, tuple[torch.nn.Module, str]] = {}
+    again = []
+    for module in pipeline.components.values():
+        for owner, name, tensor in _tensors(module) if isinstance(module, torch.nn.Module) else ():
+            if id(tensor) in first:
+                again.append((owner, name, *first[id(tensor)]))
+            first.setdefault(id(tensor), (owner, name))
+    pipeline.to(device, silence_dtype_warnings=True)
+    for owner, name, first_owner, first_name in again:
+        setattr(owner, name, getattr(first_owner, first_name))
 
 
 def _on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:

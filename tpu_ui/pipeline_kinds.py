@@ -162,12 +162,38 @@ TEXT_TO_IMAGE_CLASSES = frozenset(
 )
 
 
+# Those of the classes above that have no `load_lora_weights` in diffusers 0.42.1. A test compares the two.
+CLASSES_WITHOUT_LORAS = frozenset(
+    {
+        "CogView3PlusPipeline",
+        "GlmImagePipeline",
+        "HunyuanDiTPAGPipeline",
+        "HunyuanDiTPipeline",
+        "KandinskyCombinedPipeline",
+        "KandinskyV22CombinedPipeline",
+        "LuminaPipeline",
+        "NucleusMoEImagePipeline",
+        "OvisImagePipeline",
+        "PixArtAlphaPipeline",
+        "PixArtSigmaPAGPipeline",
+        "PixArtSigmaPipeline",
+        "SanaPAGPipeline",
+        "StableCascadeCombinedPipeline",
+        "WuerstchenCombinedPipeline",
+    }
+)
+
+
 def guidance_argument(pipeline_class: str | None) -> str:
     return PIPELINE_KINDS.get(pipeline_class, USUAL_TRANSFORMER_PIPELINE).guidance_argument
 
 
 def guidance_off_at(pipeline_class: str | None) -> float:
     return PIPELINE_KINDS.get(pipeline_class, USUAL_TRANSFORMER_PIPELINE).guidance_off_at
+
+
+def takes_loras(pipeline_class: str) -> bool:
+    return pipeline_class not in CLASSES_WITHOUT_LORAS
 
 
 def check_text_to_image(pipeline_class: str) -> None:

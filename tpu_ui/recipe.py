@@ -19,7 +19,7 @@ from typing import Any, Literal
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from tpu_ui import __version__
+from tpu_ui import __version__, public_names
 from tpu_ui.catalogue import CATALOGUE
 from tpu_ui.errors import InvalidRequest
 from tpu_ui.report import Report
@@ -32,9 +32,6 @@ MAX_TEXT_CHARACTERS = 2**20  # also Pillow's limit for a compressed text
 _OURS, _A1111, _COMFYUI = "tpu_ui", "parameters", "prompt"
 _REQUEST_FIELDS = tuple(f.name for f in fields(GenerationRequest) if f.name != "notices")
 
-# What may stand as a model in a picture: a name or a Hub id; never a path from a root, a home, a drive or upwards.
-_NAME = r"\w[\w.+\- ]{0,95}"
-_PUBLIC_MODEL = re.compile(rf"{_NAME}(?:/{_NAME})?")
 _PUBLIC_WORD = re.compile(r"[\w.+\-]{1,80}")  # a revision, device or version
 _LATEST_MS = 32_503_680_000_000  # the year 3000
 _DAMAGED = (
@@ -46,14 +43,6 @@ _DAMAGED = (
     struct.error,
     zlib.error,
 )  # from Pillow's readers
-
-
-def public_model_name(model: str | None) -> str | None:
-    """The model's name or Hub id; of a folder or an address its last part only."""
-    if model is None or _PUBLIC_MODEL.fullmatch(model):
-        return model
-    last = re.split(r"[/\\]+", re.split(r"[?#]", model)[0].rstrip("/\\ "))[-1].rsplit("@", 1)[-1]
-    return re.sub(r"[^\w.+\- ]", "_", last).lstrip(".+- ")[:96] or None
 
 
 @dataclass(frozen=True)
@@ -76,7 +65,12 @@ class Recipe:
     created_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     def __post_init__(self) -> None:
-        public = replace(self.request, model=public_model_name(self.request.model), batch=1)
+        public = replace(
+            self.request,
+            model=public_names.public_model_name(self.request.model),
+            loras=public_names.public_loras(self.request.loras),
+            batch=1,
+        )
         object.__setattr__(self, "request", public)
         for name in ("revision", "device"):
             object.__setattr__(self, name, _public_word(getattr(self, name)))
@@ -94,6 +88,7 @@ class Recipe:
     def to_json(self) -> str:
         """Our own format; `schema` is its version."""
         request = {name: getattr(self.request, name) for name in _REQUEST_FIELDS}
+        request["loras"] = list(map(str, self.request.loras))
         return json.dumps({"schema": SCHEMA_VERSION} | vars(self) | {"request": request}, ensure_ascii=False)
 
     def to_a1111(self) -> str:
@@ -111,8 +106,9 @@ class Recipe:
             "Version": f"tpu_ui {__version__}",
         }
         line = ", ".join(f"{key}: {_quoted(str(value))}" for key, value in settings.items() if value is not None)
+        prompt = public_names.with_tags(request.prompt, request.loras)
         negative = [f"Negative prompt: {request.negative_prompt}"] if request.negative_prompt else []
-        return "\n".join([*([request.prompt] if request.prompt else []), *negative, line])
+        return "\n".join([*([prompt] if prompt else []), *negative, line])
 
     def to_png_info(self) -> PngInfo:
         """Both texts, for `Image.save(..., pnginfo=...)`."""
@@ -158,7 +154,7 @@ def read_recipe(picture: Path | str | bytes) -> RecipeRead:
         return _checked("tpu_ui", content["request"], texts[_OURS], notices, made if known else None)
     if text := texts.get(_A1111):
         found, notices = _from_a1111(text)
-        if found.keys() <= {"prompt"} and text.lstrip().startswith("{"):
+        if not found.keys() - {"prompt", "loras"} and text.lstrip().startswith("{"):
             return RecipeRead(None, {}, text, ("The settings in this picture are of a kind that cannot be read here.",))
         return _checked("A1111", found, text, notices)
     if (text := texts.get(_COMFYUI)) and (nodes := _nodes(_decoded(text))):
@@ -179,10 +175,10 @@ def _checked(source: Any, found: dict, text: str, notices: list[str], created_ms
     """Keep the known fields whose values the request's own checks accept."""
     usable: dict[str, Any] = {}
     for name in _REQUEST_FIELDS:
-        if (value := found.get(name)) is None:
+        if (value := found.get(name)) in (None, []):
             continue
-        well_formed = isinstance(value, str | int | float)
-        if not well_formed or (name == "model" and not _PUBLIC_MODEL.fullmatch(str(value))):
+        well_formed = isinstance(value, str | int | float) or (name == "loras" and public_names.are_public(value))
+        if not well_formed or (name == "model" and not public_names.is_public_model(str(value))):
             notices.append(f"{name}: what stands in the picture is of no use here. It was left out.")
             continue
         try:
@@ -190,7 +186,7 @@ def _checked(source: Any, found: dict, text: str, notices: list[str], created_ms
         except InvalidRequest as error:
             notices.append(f"{error.message[:200]} It was left out.")
             continue
-        value = getattr(request, name)
+        value = list(map(str, request.loras)) if name == "loras" else getattr(request, name)
         usable[name] = value.value if isinstance(value, StrEnum) else value
         notices.extend(request.notices)
     try:
@@ -262,7 +258,8 @@ def _from_a1111(text: str) -> tuple[dict[str, Any], list[str]]:
     if len(settings) < _FEWEST_SETTINGS:
         settings, start = {}, len(lines)
     cut = next((i for i in range(start) if lines[i].lstrip().startswith("Negative prompt:")), start)
-    found: dict[str, Any] = {"prompt": "\n".join(lines[:cut])}
+    prompt, loras = public_names.without_tags("\n".join(lines[:cut]))
+    found: dict[str, Any] = {"prompt": prompt, "loras": loras or None}
     if cut < start:
         found["negative_prompt"] = "\n".join(lines[cut:start]).lstrip().removeprefix("Negative prompt:").lstrip(" ")
     names = {"Steps": "steps", "Seed": "seed", "CFG scale": "guidance", "Distilled CFG Scale": "guidance"}
@@ -281,7 +278,7 @@ def _model_of_catalogue(name: str, notices: list[str]) -> str | None:
     for card in CATALOGUE:
         if name.casefold() in (card.id.casefold(), (card.repo_id or "").casefold()):
             return card.id
-    notices.append(f"model: the picture was made with {public_model_name(name)!r}; choose one here.")
+    notices.append(f"model: the picture was made with {public_names.public_model_name(name)!r}; choose one here.")
     return None
 
 

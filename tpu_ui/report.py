@@ -36,6 +36,7 @@ class Report:
     Attributes:
         ok, error: whether pictures came, and the sentence if not.
         images: paths of the saved pictures, in the order of `seeds`.
+        loras: as NAME:WEIGHT.
         state_before: the ledger's word before the run (cold, on_disk, warm, failed).
         was_warm: the ledger said warm and nothing was compiled.
         new_compiles: graphs that the device's compiler made during this request, by its own counter.
@@ -59,6 +60,7 @@ class Report:
     height: int | None = None
     steps: int | None = None
     guidance: float | None = None
+    loras: tuple[str, ...] = ()
     state_before: str | None = None
     was_warm: bool = False
     new_compiles: int = 0
@@ -85,6 +87,7 @@ class Report:
             height=request.height,
             steps=request.steps,
             guidance=request.guidance,
+            loras=tuple(map(str, request.loras)),
             notices=request.notices,
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tpu_ui.errors import InvalidRequest, shown
+from tpu_ui.lora import Lora, read_loras
 from tpu_ui.modes import ExecutionMode, parse_mode
 from tpu_ui.placement import Placement, parse_placement
 
@@ -38,6 +39,7 @@ class GenerationRequest:
         guidance: guidance scale, 0 to MAX_GUIDANCE.
         seed: 0 to MAX_SEED; negative or None draws one. Picture i of a batch uses seed + i.
         batch: number of pictures, 1 to MAX_BATCH.
+        loras: applied together; also given as texts `NAME[:WEIGHT]` (see `lora.read_loras`).
         notices: what was changed on the way in, in plain sentences.
     """
 
@@ -52,6 +54,7 @@ class GenerationRequest:
     guidance: float | None = None
     seed: int | None = None
     batch: int = 1
+    loras: tuple[Lora, ...] = ()
     notices: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +77,7 @@ class GenerationRequest:
             )
         object.__setattr__(self, "guidance", _check_guidance(self.guidance))
         _check_seed(self.seed, self.batch)
+        object.__setattr__(self, "loras", read_loras(self.loras))
         object.__setattr__(self, "notices", tuple(notices))
 
     @classmethod

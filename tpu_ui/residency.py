@@ -118,6 +118,11 @@ class Residency:
         while self._pipelines and self.loaded_bytes + needed_bytes > budget_bytes:
             self._evict(next(iter(self._pipelines)))
 
+    def shrink_to_budget(self) -> None:
+        """Drop pipelines until the rest is within the budget, after the one used last has grown; that one stays."""
+        while len(self._pipelines) > 1 and self.loaded_bytes > self.budget_bytes:
+            self._evict(next(iter(self._pipelines)))
+
     def evict_all(self) -> None:
         self._evict(*self._pipelines)
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from tpu_ui.catalogue import ModelCard
 from tpu_ui.graphs import GraphKey, Stage
+from tpu_ui.lora_files import LoraFile
 from tpu_ui.modes import ExecutionMode, check_mode_on_device
 from tpu_ui.pipeline_kinds import GuidanceKind, guidance_off_at
 from tpu_ui.request import GenerationRequest
@@ -24,6 +25,7 @@ class ResolvedRequest:
             not fit at once.
         notices: what the user should know, in sentences.
         fits: True where the planner found that it fits the device's memory; None where that is not known yet.
+        loras: the files of its LoRAs that are on this machine.
         placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
         weight_room_bytes: by component, what all weights may take on the device while it runs; empty where not known.
     """
@@ -36,6 +38,7 @@ class ResolvedRequest:
     run_batch: int
     notices: tuple[str, ...]
     fits: bool | None = None
+    loras: tuple[LoraFile, ...] = ()
     placement_reason: str = ""
     weight_room_bytes: Mapping[str, int] = field(default_factory=dict)
 

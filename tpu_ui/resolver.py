@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 
 from tpu_ui import hardware
 from tpu_ui.catalogue import find_card
+from tpu_ui.lora_files import HubLora, find_loras
 from tpu_ui.model_card import ModelCard
 from tpu_ui.modes import default_mode
 from tpu_ui.placement import Placement
@@ -65,7 +67,7 @@ class Resolver:
         """
         request = replace(request, model=request.model or self.default_model)
         source = self.find(request.model, fetching)
-        resolved = self._filled(request, source.card, source.revision)
+        resolved = self._with_loras(self._filled(request, source.card, source.revision), fetching)
         return self._placed(resolved, parts_of_folder(source.folder, resolved.dtype)), source
 
     def foresee_unseen(self, request: GenerationRequest) -> ResolvedRequest | None:
@@ -79,6 +81,16 @@ class Resolver:
             return None
         resolved = self._filled(request, card, card.revision or "")
         return self._placed(resolved, published_parts(card.repo_id, resolved.dtype) or ())
+
+    def _with_loras(self, resolved: ResolvedRequest, fetching: Fetching | None) -> ResolvedRequest:
+        def fetch(hub: HubLora) -> Path:
+            from tpu_ui.hub_lora import find  # imports huggingface_hub, which a local LoRA does not need
+
+            return find(hub, offline=self._settings.offline, hub_cache=self._settings.hub_cache_dir, fetching=fetching)
+
+        folder = self._settings.lora_folder
+        loras, notices = find_loras(resolved.request.loras, resolved.card.pipeline_class, folder, fetch)
+        return replace(resolved, loras=loras, notices=resolved.notices + notices)
 
     def _filled(self, request: GenerationRequest, card: ModelCard, revision: str) -> ResolvedRequest:
         return resolve(

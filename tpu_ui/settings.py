@@ -33,6 +33,7 @@ class Settings:
         compiler_flags: variables that change what the compiler makes, as (name, value) pairs.
         offline: no request may go to the Hub.
         hub_cache_dir: where downloaded models are kept; None is huggingface_hub's own choice.
+        lora_dir: the folder whose LoRAs are named without a path; None is `loras` in the cache folder.
     """
 
     cache_dir: Path
@@ -44,6 +45,7 @@ class Settings:
     compiler_flags: tuple[tuple[str, str], ...] = ()
     offline: bool = False
     hub_cache_dir: Path | None = None
+    lora_dir: Path | None = None
 
     @property
     def compile_cache_dir(self) -> Path:
@@ -56,6 +58,10 @@ class Settings:
     @property
     def previews_dir(self) -> Path:
         return self.cache_dir / "previews"
+
+    @property
+    def lora_folder(self) -> Path:
+        return self.lora_dir or self.cache_dir / "loras"
 
 
 def default_cache_dir(environ: Mapping[str, str], home: Path | None, space_storage: Path = Path("/data")) -> Path:
@@ -123,6 +129,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         defer_and_fuse=environ.get("TORCH_TPU_DEFER_AND_FUSE", "").lower() in ("1", "true"),
         offline=environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"),
         hub_cache_dir=hub_cache_dir(environ),
+        lora_dir=folder_of("TPU_UI_LORAS", environ["TPU_UI_LORAS"]) if environ.get("TPU_UI_LORAS") else None,
     )
 
 

@@ -215,6 +215,7 @@ PORTUGUESE = Language(
         "guidance": "orientação",
         "seed": "semente",
         "batch": "imagens",
+        "LoRAs": "LoRAs",
         # the System tab
         "Metrics for Prometheus": "Métricas para o Prometheus",
         "Device": "Dispositivo",

@@ -158,3 +158,37 @@ def test_devices_tells_where_everything_is(command_line):
 def test_models_lists_the_catalogue(command_line):
     models = json.loads(command_line.run("models", "--json").stdout)
     assert {"demo", "flux.1-schnell", "sd3.5-medium"} <= {model["id"] for model in models}
+
+
+def test_loras(command_line, small, tmp_path):
+    from tests import tiny_loras
+
+    star = tiny_loras.save("sd3", tmp_path, 1)
+    values = small()
+    options = (
+        "--device",
+        "cpu",
+        "--model",
+        values["model"],
+        "--size",
+        "64x64",
+        "--steps",
+        "2",
+        "--seed",
+        "1",
+        "--json",
+    )
+    pixels = {}
+    for name, loras in (("none", ()), ("some", ("--lora", f"{star.name}:2"))):
+        done = command_line.run(
+            "generate", *options, "--prompt", "x", "--mode", "strict", "--out", f"{name}.png", *loras
+        )
+        report = json.loads(done.stdout)
+        assert report["loras"] == ([f"{star.name}:2"] if loras else []), done.stderr
+        pixels[name] = Image.open(tmp_path / f"{name}.png").tobytes()
+    assert pixels["none"] != pixels["some"]
+    for lora, sentence in (("moon", "there is no LoRA 'moon'"), (f"{star.name}:nan", "out of range")):
+        done = command_line.run("generate", *options, "--lora", lora)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "tpu_ui: loras: " in done.stderr
+        assert sentence in done.stderr

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.emulated.test_catalogue_classes import SIZE, each_kind, each_mode
+from tests.emulated.test_catalogue_classes import SIZE
 from tpu_ui import offload
 from tpu_ui.errors import DoesNotFit
 from tpu_ui.resolver import Resolver
@@ -51,8 +51,8 @@ def moved_by(models, run) -> int:
     return models.bytes_to_device - before
 
 
-@each_mode
-@each_kind
+# Three structures, each in another mode.
+@pytest.mark.parametrize(("model", "mode"), [("sd3", "strict"), ("flux2", "compile"), ("sdxl", "fused")])
 def test_no_bit_and_no_graph_depends_on_what_is_on_the_device(generate, offloaded, room, model, mode):
     models, sizes = offloaded(model)
     fixed = {"model": model, **SIZE, "mode": mode, "placement": "cpu_offload"}
@@ -114,8 +114,9 @@ def test_the_hosts_copy_is_never_made_again(generate, offloaded):
     assert {tensor.device.type for tensor in tensors} == {"cpu"}
 
 
-def test_tied_weights_come_once(offloaded):
+def test_tied_weights_come_once(generate, offloaded):
     """As the embeddings of a T5 encoder, which the module's own `to` copies twice."""
+    generate(model="flux", mode="strict", placement="single")
     models, sizes = offloaded("flux")
     encoder = models._modules["text_encoder_2"]
     assert encoder.shared.weight is encoder.encoder.embed_tokens.weight

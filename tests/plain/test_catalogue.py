@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from folders import safetensors_bytes, write_folder
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.plain.folders import safetensors_bytes, write_folder
 from tpu_ui.catalogue import CATALOGUE, GuidanceKind, card_from_folder, complete_card, find_card
 from tpu_ui.errors import InvalidRequest, UnknownModel, UnusableModel
 from tpu_ui.model_card import card_of_unseen_repository

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -308,3 +309,17 @@ def test_what_was_used_last_is_warmed_as_it_was_used(desk: Desk, engine: Scripte
     assert [(job.request.width, job.request.batch, job.request.mode) for job in jobs] == [
         (128, 2, "strict"), (128, 1, "compile"),
     ]  # fmt: skip
+
+
+def test_others_may_name_only_the_loras_of_the_folder(desk):
+    folder = desk.settings.lora_folder
+    folder.mkdir(parents=True)
+    (folder / "star.safetensors").write_bytes(b"")
+    assert [lora.name for lora in desk.read({"loras": ["star:0.5"]}).loras] == ["star"]
+    for name in (str(folder / "star.safetensors"), "./star", "org/name", "../loras/star", "star.safetensors"):
+        with pytest.raises(InvalidRequest, match=r"^loras: .* is not on this server's list. Choose from star.$"):
+            desk.read({"loras": [name]})
+    desk.options = replace(desk.options, is_private=True)
+    desk.settings = replace(desk.settings, lora_dir=Path("/srv/own"))
+    assert desk.without_paths("Name a file of /srv/own, a path") == "Name a file of own, a path"
+    assert desk.read({"loras": ["org/name"]}).loras[0].name == "org/name"

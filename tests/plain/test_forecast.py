@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from graph_examples import KEY, compiled, key, stages, steady, with_version
 
+from tests.plain.graph_examples import KEY, compiled, key, stages, steady, with_version
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.forecast import Forecast, explain, forecast
 from tpu_ui.graphs import GraphKey, WarmupState

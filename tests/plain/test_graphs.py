@@ -8,8 +8,8 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
-from graph_examples import KEY, key, with_version
 
+from tests.plain.graph_examples import KEY, key, with_version
 from tpu_ui.catalogue import find_card
 from tpu_ui.graphs import NOT_IN_KEY, GraphKey, Stage, WarmupState, worst
 from tpu_ui.modes import ExecutionMode
@@ -98,6 +98,7 @@ COMPILES_NOTHING = {
     "seed": 99,
     "steps": 50,
     "guidance": 9.5,
+    "loras": ("style:0.8",),
     "notices": ("said",),
 }
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from graph_examples import KEY, TOOLCHAIN, compiled, key, stages, steady, with_version
 
+from tests.plain.graph_examples import KEY, TOOLCHAIN, compiled, key, stages, steady, with_version
 from tpu_ui import ledger as ledger_module
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.errors import InvalidRequest
@@ -571,7 +571,7 @@ WRITER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from graph_examples import KEY, compiled, steady
+from tests.plain.graph_examples import KEY, compiled, steady
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.ledger import GraphLedger
 

@@ -13,10 +13,17 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from folders import safetensors_bytes, shard_transformer, weights_name, with_header, write_folder, write_json
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.plain.folders import (
+    safetensors_bytes,
+    shard_transformer,
+    weights_name,
+    with_header,
+    write_folder,
+    write_json,
+)
 from tpu_ui import pipeline_kinds
 from tpu_ui.errors import UnusableModel
 from tpu_ui.model_folder import inspect_folder

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from folders import write_folder
 
+from tests.plain.folders import write_folder
 from tpu_ui.catalogue import CATALOGUE
 from tpu_ui.errors import DoesNotFit, NotDownloaded, UnknownModel, UnusableModel
 from tpu_ui.hardware import GIB, find_chip

@@ -15,7 +15,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from tpu_ui.errors import InvalidRequest
-from tpu_ui.recipe import MAX_TEXT_CHARACTERS, Recipe, public_model_name, read_recipe
+from tpu_ui.public_names import public_model_name
+from tpu_ui.recipe import MAX_TEXT_CHARACTERS, Recipe, read_recipe
 from tpu_ui.report import Report
 from tpu_ui.request import GenerationRequest
 

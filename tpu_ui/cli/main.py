@@ -89,6 +89,13 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--guidance", help="guidance scale")
     parser.add_argument("--seed", help="0 to 2^63-1; a negative one is drawn")
     parser.add_argument("--batch", help="number of pictures; picture i has seed + i")
+    parser.add_argument(
+        "--lora",
+        action="append",
+        metavar="NAME[:WEIGHT]",
+        help="a LoRA: a safetensors file, its folder, or a Hub id as org/name[/file.safetensors][@revision]; a number "
+        "behind the last colon is its weight, -4 to 4 (default 1). May be given several times",
+    )
     parser.add_argument("--out", help="the PNG to write (default out.png); with several pictures -1, -2 ... is added")
     parser.add_argument("--json", action="store_true", help="end with a report as JSON on standard output")
     parser.add_argument(

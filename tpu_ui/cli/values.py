@@ -58,5 +58,6 @@ def request_values(options: argparse.Namespace) -> dict[str, Any]:
         "guidance": number("guidance", options.guidance),
         "seed": integer("seed", options.seed),
         "batch": integer("batch", options.batch),
+        "loras": options.lora,
     }
     return {name: value for name, value in values.items() if value is not None}

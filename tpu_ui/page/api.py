@@ -78,6 +78,7 @@ def _generate(desk: Desk) -> Callable:
         guidance: float | None = None,
         seed: int | None = None,
         batch: int = 1,
+        loras: list[str] | None = None,
         wait: bool = True,
         request: gr.Request = None,
     ) -> tuple[list[dict], dict]:
@@ -89,6 +90,7 @@ def _generate(desk: Desk) -> Callable:
         given = {
             "prompt": prompt, "negative_prompt": negative_prompt, "model": model, "mode": mode, "placement": placement,
             "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
+            "loras": loras,
         }  # fmt: skip
         try:
             owner = _owner(request)
@@ -126,6 +128,7 @@ def _verdict(desk: Desk) -> Callable:
         prompt: str = "",
         negative_prompt: str = "",
         seed: int | None = None,
+        loras: list[str] | None = None,
     ) -> dict:
         """What a request will cost, before it runs: state, compiles_expected, seconds_expected, runs, fits, reason,
         nearest_warm. None is: not known yet.
@@ -133,6 +136,7 @@ def _verdict(desk: Desk) -> Callable:
         given = {
             "prompt": prompt, "negative_prompt": negative_prompt, "model": model, "mode": mode, "placement": placement,
             "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
+            "loras": loras,
         }  # fmt: skip
         try:
             return desk.verdict(desk.read(given)).as_dict()

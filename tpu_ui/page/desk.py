@@ -16,6 +16,8 @@ from tpu_ui.errors import InvalidRequest, TpuUiError
 from tpu_ui.graphs import Stage
 from tpu_ui.hardware import DeviceChoice
 from tpu_ui.jobs import Job, JobKind, JobQueue, JobState
+from tpu_ui.lora import Lora, read_loras
+from tpu_ui.lora_files import names_in
 from tpu_ui.model_card import ModelCard
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.outputs import OutputFolder
@@ -154,9 +156,21 @@ class Desk:
         """
         values = dict(values)
         values["model"] = self.model_name(values.get("model"))
+        if values.get("loras"):
+            self._check_loras(read_loras(values["loras"]))
         if values.get("mode") is None and self.options.default_mode is not None:
             values["mode"] = self.options.default_mode
         return GenerationRequest.from_mapping(values)
+
+    def _check_loras(self, loras: tuple[Lora, ...]) -> None:
+        """On a page that others reach only those of the LoRA folder, for the reasons that hold for models."""
+        if self.options.is_private:
+            return
+        offered = names_in(self.settings.lora_folder)
+        for lora in loras:
+            if lora.name not in offered:
+                listed = f"Choose from {', '.join(offered):.300}." if offered else "There are none: leave it out."
+                raise InvalidRequest("loras", f"{lora.name!r:.60} is not on this server's list.", listed)
 
     def submit(self, request: GenerationRequest, owner: str, kind: JobKind = JobKind.GENERATE) -> Job:
         """Check a request as far as it can be checked now, and put it into the queue. The seed is drawn here.
@@ -267,7 +281,7 @@ class Desk:
     def without_paths(self, sentence: str) -> str:
         """A sentence for clients: folders of this machine are named by their last part only."""
         private = {self.options.default_model, str(self.settings.cache_dir), str(self.outputs.root), str(Path.home())}
-        private.add(str(self.settings.hub_cache_dir))
+        private |= {str(self.settings.hub_cache_dir), str(self.settings.lora_folder)}
         for path in sorted((p for p in private if p.startswith(("/", "~", "."))), key=len, reverse=True):
             sentence = sentence.replace(path, "~" if path == str(Path.home()) else Path(path).name)
         return sentence

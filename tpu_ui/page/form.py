@@ -3,12 +3,13 @@
 from typing import Any
 
 from tpu_ui.errors import InvalidRequest
+from tpu_ui.lora import lines_of
 from tpu_ui.model_card import ModelCard
 from tpu_ui.request import MAX_SEED, GenerationRequest
 
 FIELDS = (
     "prompt", "negative_prompt", "model", "mode", "placement",
-    "width", "height", "steps", "guidance", "seed", "batch",
+    "width", "height", "steps", "guidance", "seed", "batch", "loras",
 )  # fmt: skip
 """The order in which the form's controls are given to handlers."""
 
@@ -27,6 +28,7 @@ def values(*controls: Any) -> dict[str, Any]:
     form["seed"] = seed(form["seed"])
     form["prompt"] = form["prompt"] or ""
     form["negative_prompt"] = form["negative_prompt"] or ""
+    form["loras"] = lines_of(form["loras"] or "") or None
     return {name: value for name, value in form.items() if (value is not None and value != "") or "prompt" in name}
 
 
@@ -60,6 +62,7 @@ def from_request(request: GenerationRequest, model_id: str) -> dict[str, Any]:
     restored["model"] = model_id
     restored["mode"] = request.mode.value if request.mode is not None else None
     restored["placement"] = request.placement.value
+    restored["loras"] = "\n".join(map(str, request.loras))
     restored["seed"] = "" if request.seed is None else str(request.seed)
     return restored
 

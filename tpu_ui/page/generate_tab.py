@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 import gradio as gr
 
 from tpu_ui.errors import ModeNotAllowed, TpuUiError
+from tpu_ui.lora_files import names_in
 from tpu_ui.modes import ExecutionMode, check_mode_on_device, default_mode
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
@@ -33,6 +34,7 @@ class GenerateTab:
     guidance: gr.Number
     seed: gr.Textbox
     batch: gr.Number
+    loras: gr.Textbox
     sizes: gr.Radio
     swap: gr.Button
     random_seed: gr.Button
@@ -69,6 +71,11 @@ def mode_choices(device_kind: str, say: Language = ENGLISH) -> list[tuple[str, s
 
 def placement_choices(say: Language = ENGLISH) -> list[tuple[str, str]]:
     return [(say(words), each.value) for each, words in _PLACEMENT_WORDS.items()]
+
+
+def _lora_names(desk: Desk) -> str | None:
+    """The LoRAs that can be named without a path."""
+    return ", ".join(names_in(desk.settings.lora_folder)) or None
 
 
 def build(desk: Desk, text: gr.I18n) -> GenerateTab:
@@ -130,6 +137,11 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
             with gr.Row(elem_id="seed-row"):
                 seed = gr.Textbox(label=text("seed"), placeholder=text("seed_hint"), max_lines=1, elem_id="seed")
                 random_seed = gr.Button("⚄", elem_id="random-seed", min_width=44, scale=0, elem_classes="icon")
+            with gr.Accordion(text("advanced"), open=False, elem_id="advanced"):
+                loras = gr.Textbox(
+                    label=text("loras"), placeholder=text("loras_hint"), info=_lora_names(desk), lines=2, max_lines=8,
+                    elem_id="loras",
+                )  # fmt: skip
         with gr.Column(elem_id="results"):
             panel = gr.HTML(render.idle(""), elem_id="panel", container=False, padding=False)
             with gr.Column(elem_id="stage"):
@@ -149,9 +161,10 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
     controls = {
         "prompt": prompt, "negative_prompt": negative, "model": model, "mode": mode_box, "placement": placement,
         "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
-        "sizes": sizes, "swap": swap, "random_seed": random_seed, "generate": generate, "cancel": cancel,
-        "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery, "preview": preview,
-        "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings, "report": report,
+        "loras": loras, "sizes": sizes, "swap": swap, "random_seed": random_seed, "generate": generate,
+        "cancel": cancel, "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery,
+        "preview": preview, "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings,
+        "report": report,
     }  # fmt: skip
     assert set(controls) == {field.name for field in fields(GenerateTab)}
     return GenerateTab(**controls)

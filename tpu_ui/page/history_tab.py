@@ -28,6 +28,7 @@ _NAMES = {
     "guidance": marked("guidance"),
     "seed": marked("seed"),
     "batch": marked("batch"),
+    "loras": marked("LoRAs"),
 }
 
 
@@ -106,6 +107,8 @@ def build_and_wire(
 def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any]) -> dict:
     """Changes of the form that bring a recipe's settings back; a model that is not on offer is left out."""
     changes: dict[Any, Any] = {}
+    if fields:  # a picture without LoRAs leaves none in the form
+        fields = {"loras": []} | fields
     for name in form.FIELDS:
         if name not in fields:
             continue
@@ -114,6 +117,8 @@ def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any]) -> dict:
             continue
         if name in ("mode", "placement", "seed"):
             value = str(value)
+        if name == "loras":
+            value = "\n".join(value)
         changes[getattr(target, name)] = value
     return changes
 
@@ -130,4 +135,5 @@ def _details(entry: HistoryEntry, say: Language) -> str:
 
 def settings_rows(fields: dict[str, Any], say: Language) -> list[tuple[str, str]]:
     """A recipe's fields as names and values, in the form's order."""
-    return [(say(_NAMES[name]), str(fields[name])) for name in form.FIELDS if fields.get(name) not in (None, "")]
+    given = {name: fields[name] for name in form.FIELDS if fields.get(name) not in (None, "", [])}
+    return [(say(_NAMES[name]), ", ".join(v) if isinstance(v, list) else str(v)) for name, v in given.items()]

@@ -28,6 +28,7 @@ class AppOptions:
         model, mode: None is the device's own default.
         outputs: folder of the pictures; None is `outputs` in the cache folder.
         hub_cache: folder of downloaded models; None is the settings' own.
+        loras: folder whose LoRAs are named without a path; None is the settings' own.
         warm: "last", or sizes as (width, height).
     """
 
@@ -42,6 +43,7 @@ class AppOptions:
     mode: ExecutionMode | None
     outputs: Path | None
     hub_cache: Path | None
+    loras: Path | None
     warm: tuple[tuple[int, int], ...] | str
     log_level: str
     is_space: bool
@@ -74,6 +76,7 @@ def parse_options(arguments: Sequence[str] | None = None, environ: Mapping[str, 
         mode=parse_mode(given.mode) if given.mode else None,
         outputs=folder_of("outputs", given.outputs) if given.outputs else None,
         hub_cache=folder_of("hub-cache", given.hub_cache) if given.hub_cache else None,
+        loras=folder_of("loras", given.loras) if given.loras else None,
         warm=_read_warm(given.warm) if given.warm else (),
         log_level=_log_level(given.log_level),
         is_space=is_space,
@@ -116,6 +119,8 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add(keeps, "outputs", None, "folder of the pictures (default: outputs in the cache folder)", metavar="FOLDER")
     text = "folder of downloaded models (default: HF_HUB_CACHE, or HF_HOME/hub)"
     add(keeps, "hub-cache", None, text, metavar="FOLDER")
+    text = "folder of LoRAs that are named without a path (default: loras in the cache folder)"
+    add(keeps, "loras", None, text, metavar="FOLDER")
     add(keeps, "log-level", "warning", f"one of {', '.join(LOG_LEVELS)}")
     return parser
 
