@@ -41,6 +41,7 @@ VARIANTS = ("sd3.5-medium", "sd3.5-large", "flux-guided", "flux2-klein-base")
 # Not square, so that no class may take one side for the other.
 SIZE = {"width": 96, "height": 64}
 each_kind = pytest.mark.parametrize("model", KINDS)
+each_mode = pytest.mark.parametrize("mode", MODES)
 each_class = pytest.mark.parametrize("model", [name for name in KINDS if name not in VARIANTS])
 
 
