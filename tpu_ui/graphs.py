@@ -36,7 +36,18 @@ def worst(states: list[WarmupState]) -> WarmupState:
 
 
 # A change of these compiles nothing; a test holds the two lists apart.
-NOT_IN_KEY = ("prompt", "negative_prompt", "seed", "steps", "guidance", "loras", "image", "strength", "image_sha256", "notices")
+NOT_IN_KEY = (
+    "prompt",
+    "negative_prompt",
+    "seed",
+    "steps",
+    "guidance",
+    "loras",
+    "image",
+    "strength",
+    "image_sha256",
+    "notices",
+)
 
 _CHANGES_EVERY_GRAPH = ("mode", "placement", "toolchain", "revision", "dtype", "lora")
 

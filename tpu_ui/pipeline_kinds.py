@@ -162,8 +162,8 @@ TEXT_TO_IMAGE_CLASSES = frozenset(
 )
 
 
-# Of the classes above, those with one for image to image, by AUTO_IMAGE2IMAGE_PIPELINES_MAPPING of diffusers 0.42.1: one
-# that is made of the same components and takes a `strength`. A test compares the two.
+# Of the classes above, those with one for image to image by AUTO_IMAGE2IMAGE_PIPELINES_MAPPING of diffusers 0.42.1,
+# which is made of the same components and takes a `strength`. A test compares the two.
 IMAGE_TO_IMAGE_CLASSES: Mapping[str, str] = MappingProxyType(
     {
         "FluxPipeline": "FluxImg2ImgPipeline",
@@ -233,7 +233,9 @@ def check_image_to_image(pipeline_class: str) -> None:
     elif "Combined" in pipeline_class:
         why = "is several pipelines in one, whose image to image is not offered here"
     raise InvalidRequest(
-        "image", f"{pipeline_class:.80} {why}.", "Leave it out, or choose a model of FLUX.1, SDXL or Stable Diffusion 3."
+        "image",
+        f"{pipeline_class:.80} {why}.",
+        "Leave it out, or choose a model of FLUX.1, SDXL or Stable Diffusion 3.",
     )
 
 

@@ -163,11 +163,13 @@ def _check_guidance(value: object) -> float | None:
 
 
 def _check_image(path: object, sha256: object) -> None:
-    if path is not None:
-        if not isinstance(path, str) or not path.strip() or "\0" in path or len(path) > MAX_PATH_CHARACTERS:
-            raise InvalidRequest("image", f"{shown(path)} is not the name of a file.", "Give the path of a picture.")
+    is_name = isinstance(path, str) and path.strip() and "\0" not in path and len(path) <= MAX_PATH_CHARACTERS
+    if path is not None and not is_name:
+        raise InvalidRequest("image", f"{shown(path)} is not the name of a file.", "Give the path of a picture.")
     if sha256 is not None and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
-        raise InvalidRequest("image_sha256", f"{shown(sha256)} is not a SHA-256.", "Give 64 hexadecimal digits, or none.")
+        raise InvalidRequest(
+            "image_sha256", f"{shown(sha256)} is not a SHA-256.", "Give 64 hexadecimal digits, or none."
+        )
 
 
 def _check_strength(value: object) -> float | None:

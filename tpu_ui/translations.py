@@ -216,6 +216,12 @@ PORTUGUESE = Language(
         "seed": "semente",
         "batch": "imagens",
         "LoRAs": "LoRAs",
+        "strength": "intensidade",
+        "started from (SHA-256)": "começou de (SHA-256)",
+        "It started from a picture (SHA-256 {digest}…), which has to be given again.": (
+            "Começou de uma imagem (SHA-256 {digest}…), que precisa ser enviada de novo."
+        ),
+        "from a picture": "de uma imagem",
         # the System tab
         "Metrics for Prometheus": "Métricas para o Prometheus",
         "Device": "Dispositivo",

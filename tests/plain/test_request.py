@@ -239,7 +239,7 @@ def test_a_request_cannot_be_changed_and_can_be_a_key():
 
 FIELDS = (
     "prompt", "negative_prompt", "model", "mode", "placement", "width", "height", "steps", "guidance", "seed", "batch",
-    "loras",
+    "loras", "image", "strength", "image_sha256",
 )  # fmt: skip
 any_text = st.text(st.characters(exclude_categories=()))
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), any_text, st.sampled_from([10**4000, 2**63]))
