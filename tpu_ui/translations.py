@@ -217,11 +217,13 @@ PORTUGUESE = Language(
         "batch": "imagens",
         "LoRAs": "LoRAs",
         "strength": "intensidade",
-        "started from (SHA-256)": "começou de (SHA-256)",
+        "started from (SHA-256)": "partiu de (SHA-256)",
         "It started from a picture (SHA-256 {digest}…), which has to be given again.": (
-            "Começou de uma imagem (SHA-256 {digest}…), que precisa ser enviada de novo."
+            "Partiu de uma imagem (SHA-256 {digest}…), que precisa ser enviada de novo."
         ),
         "from a picture": "de uma imagem",
+        "From a picture": "De uma imagem",
+        "strength {strength}, SHA-256 {digest}…": "intensidade {strength}, SHA-256 {digest}…",
         # the System tab
         "Metrics for Prometheus": "Métricas para o Prometheus",
         "Device": "Dispositivo",

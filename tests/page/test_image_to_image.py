@@ -31,7 +31,7 @@ def test_by_api(server: Server, picture: str):
     fields = read_recipe(Path(made)).fields
     assert (fields["strength"], fields["image_sha256"], "image" in fields) == (0.5, digest, False)
     assert client.predict(image=handle_file(picture), strength=0.8, api_name="/verdict")["state"] == "warm"
-    with pytest.raises(AppError, match="Give at least 0.25"):
+    with pytest.raises(AppError, match=r"Give at least 0\.25"):
         client.predict(**asked, image=handle_file(picture), strength=0.2, api_name="/generate")
     assert {card["id"]: card["takes_picture"] for card in client.predict(api_name="/models")}["sana"] is False
 

@@ -107,7 +107,7 @@ def build_and_wire(
         changes = restored(desk, target, {} if entry is None else entry.fields, language_of(request))
         return changes | {tabs: gr.Tabs(selected="generate")}
 
-    restore.click(use, chosen, [tabs, *target.request], **QUICK)
+    restore.click(use, chosen, [tabs, *target.request], **PRESS)
 
 
 def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Language) -> dict:

@@ -27,7 +27,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
     "advanced": ("Advanced", "Avançado"),
     "loras": ("LoRAs, one a line", "LoRAs, um por linha"),
     "loras_hint": ("name:weight", "nome:peso"),
-    "from_picture": ("Start from a picture", "Começar de uma imagem"),
+    "from_picture": ("Start from a picture", "Partir de uma imagem"),
     "picture": ("PNG, JPEG or WebP", "PNG, JPEG ou WebP"),
     "strength": ("Strength", "Intensidade"),
     "strength_hint": ("1: nothing of it stays", "1: nada dela fica"),

@@ -68,4 +68,4 @@ def build_and_wire(
 
     greeted.then(first_words, None, found, **QUICK)
     picture.change(read_png, picture, [fields, found, restore], **PRESS)
-    restore.click(use, fields, [tabs, *target.request], **QUICK)
+    restore.click(use, fields, [tabs, *target.request], **PRESS)
