@@ -75,6 +75,7 @@ class HostScheduler:
             arguments.arguments["device"] = "cpu"
         self._host_state.start()
         method(*arguments.args, **arguments.kwargs)
+        self._host_state.steps = len(self.timesteps)
         self.timesteps = HostTimesteps.on(self.timesteps, self._host_state.device, self._host_state.begin_loop)
 
     def step(self, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -138,10 +139,7 @@ class _HostState:
         return self.host_latents if sample is self._device_latents and self.host_latents is not None else sample.cpu()
 
     def finish_step(
-        self,
-        host_latents: torch.Tensor,
-        device_latents: torch.Tensor,
-        denoised: Callable[[], numpy.ndarray],
+        self, host_latents: torch.Tensor, device_latents: torch.Tensor, denoised: Callable[[], numpy.ndarray]
     ) -> None:
         self.host_latents, self._device_latents = host_latents, device_latents
         self.steps_done += 1
