@@ -59,7 +59,7 @@ def test_on_the_page(page: GeneratePage, picture: str):
     assert "Done" in page.wait_for_end()
     page.tab.click("#report-box button")
     page._wait(lambda: "96×64" in page.tab.inner_text("#report-box"), 20)
-    page.tab.click("#image button[aria-label='Clear']")
+    page.tab.click("#image button[aria-label='Remove Image']")
     page._wait(lambda: "96×64" not in page.verdict, 20)
     page.tab.click("#use-settings")
     page._wait(lambda: "96×64" in page.verdict, 20)
