@@ -11,6 +11,7 @@ from PIL import Image, ImageChops
 from tests.page.driver import GeneratePage
 from tests.page.posts import functions, post
 from tests.page.server import Server
+from tpu_ui.page.form import FIELDS
 from tpu_ui.recipe import read_recipe
 
 
@@ -38,17 +39,20 @@ def test_by_api(server: Server, picture: str):
 
 def test_no_path_of_a_client_is_opened(server: Server, picture: str):
     known = functions(server)
+
+    def answers(image: object) -> list[dict]:
+        given = {"prompt": "x", "placement": "auto", "width": 64, "height": 64, "steps": 4, "batch": 1}
+        form = [(given | {"image": image, "strength": 0.5}).get(name) for name in FIELDS]
+        verdict = [None, None, "auto", None, None, None, None, 1, "", "", None, None, image, None]
+        posts = {"press_generate": ["a" * 32, None, *form], "verdict": verdict}
+        return [post(server, known[name], data) for name, data in posts.items()]
+
+    assert all(answer["success"] for answer in answers(None))
     for path in (picture, "/etc/passwd", str(server.cache / "ledger.sqlite3"), "start.png"):
         for value in ({"path": path}, {"path": path, "meta": {"_type": "gradio.FileData"}}, path):
-            told = post(server, known["verdict"], _verdict_of(value))
-            assert not told["success"], (value, told)
-            assert path not in str(told["output"])
-            form = ["x", "", None, None, "auto", 64, 64, 2, 1, "", 1, "", value, 0.5]
-            assert not post(server, known["press_generate"], ["a" * 32, None, *form])["success"], value
-
-
-def _verdict_of(image: object) -> list:
-    return [None, None, "auto", None, None, None, None, 1, "", "", None, None, image, 0.5]
+            for answer in answers(value):
+                assert not answer["success"], (value, answer)
+                assert path not in str(answer["output"])
 
 
 def test_on_the_page(page: GeneratePage, picture: str):
