@@ -72,4 +72,10 @@ def test_on_the_page(page: GeneratePage, picture: str):
     page.tab.click("#history-restore")
     page._wait(lambda: "has to be given again" in page.tab.inner_text("body"), 20)
     page._wait(lambda: "96×64" not in page.verdict, 20)
+    page.tab.set_input_files("#image input[type=file]", picture)
+    page._wait(lambda: "96×64" in page.verdict, 20)
+    page.tab.locator("#model input").click()
+    page.tab.get_by_role("option", name="Sana").click()
+    page.tab.locator("#from-picture").wait_for(state="hidden")
+    page._wait(lambda: "Sana 1.6B is not on this machine" in page.verdict, 20)  # not that it takes no picture
     assert page.faults == []
