@@ -49,7 +49,7 @@ def test_schema_has_the_names_of_a_request(client: Client):
     names = [parameter["parameter_name"] for parameter in endpoints["/generate"]["parameters"]]
     assert names == [
         "prompt", "negative_prompt", "model", "mode", "placement", "width", "height", "steps", "guidance", "seed",
-        "batch", "loras", "wait",
+        "batch", "loras", "image", "strength", "wait",
     ]  # fmt: skip
     assert all(parameter["parameter_has_default"] for parameter in endpoints["/generate"]["parameters"])
 

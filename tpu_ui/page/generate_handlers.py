@@ -208,9 +208,12 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
     def follow_model(model: Any, last: str) -> tuple:
         """However it came into the form: chosen, or with the settings of a picture."""
         try:
-            return model, gr.Textbox(interactive=desk.card(model).takes_negative_prompt)
+            card = desk.card(model)
         except TpuUiError:
-            return last, gr.skip()
+            return last, gr.skip(), gr.skip(), gr.skip()
+        takes = card.takes_picture  # what is out of sight would be refused: it goes
+        negative = gr.Textbox(interactive=card.takes_negative_prompt)
+        return model, negative, gr.Accordion(visible=takes), gr.skip() if takes else None
 
     def choose_size(label: Any) -> tuple[int, int]:
         try:
@@ -228,7 +231,8 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
     tab.model.input(
         choose_model, [tab.model, usable_model], [tab.model, tab.width, tab.height, tab.steps, tab.guidance], **PRESS
     )
-    tab.model.change(follow_model, [tab.model, usable_model], [usable_model, tab.negative_prompt], **QUICK)
+    followed_model = [usable_model, tab.negative_prompt, tab.picture_box, tab.image]
+    tab.model.change(follow_model, [tab.model, usable_model], followed_model, **QUICK)
     tab.sizes.input(choose_size, tab.sizes, [tab.width, tab.height], **QUICK)
     tab.swap.click(lambda width, height: (height, width), [tab.width, tab.height], [tab.width, tab.height], **QUICK)
     tab.random_seed.click(lambda: "", None, tab.seed, **QUICK)

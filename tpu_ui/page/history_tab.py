@@ -1,6 +1,7 @@
 """The History tab: this browser's pictures (or everybody's, where history is shared), newest first."""
 
 from datetime import datetime
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -29,7 +30,11 @@ _NAMES = {
     "seed": marked("seed"),
     "batch": marked("batch"),
     "loras": marked("LoRAs"),
+    "strength": marked("strength"),
+    "image_sha256": marked("started from (SHA-256)"),
 }
+
+GIVE_AGAIN = marked("It started from a picture (SHA-256 {digest}…), which has to be given again.")
 
 
 def build_and_wire(
@@ -98,17 +103,20 @@ def build_and_wire(
     gallery.select(choose, entries, [chosen, details, restore, delete], **QUICK)
     delete.click(remove, [browser, search, chosen], view, **PRESS)
 
-    def use(entry: HistoryEntry | None) -> dict:
-        return restored(desk, target, {} if entry is None else entry.fields) | {tabs: gr.Tabs(selected="generate")}
+    def use(entry: HistoryEntry | None, request: gr.Request) -> dict:
+        changes = restored(desk, target, {} if entry is None else entry.fields, language_of(request))
+        return changes | {tabs: gr.Tabs(selected="generate")}
 
-    restore.click(use, chosen, [tabs, *target.request], **QUICK)
+    restore.click(use, chosen, [tabs, *target.request], **PRESS)
 
 
-def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any]) -> dict:
+def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Language) -> dict:
     """Changes of the form that bring a recipe's settings back; a model that is not on offer is left out."""
     changes: dict[Any, Any] = {}
-    if fields:  # a picture without LoRAs leaves none in the form
-        fields = {"loras": []} | fields
+    if fields:  # a picture without LoRAs leaves none in the form, and none holds the one that it started from
+        fields = {"loras": [], "image": None} | fields
+    if "image_sha256" in fields:
+        gr.Info(escape(say(GIVE_AGAIN, digest=fields["image_sha256"][:12])))
     for name in form.FIELDS:
         if name not in fields:
             continue
@@ -134,6 +142,6 @@ def _details(entry: HistoryEntry, say: Language) -> str:
 
 
 def settings_rows(fields: dict[str, Any], say: Language) -> list[tuple[str, str]]:
-    """A recipe's fields as names and values, in the form's order."""
-    given = {name: fields[name] for name in form.FIELDS if fields.get(name) not in (None, "", [])}
+    """A recipe's fields as names and values."""
+    given = {name: fields[name] for name in _NAMES if fields.get(name) not in (None, "", [])}
     return [(say(_NAMES[name]), ", ".join(v) if isinstance(v, list) else str(v)) for name, v in given.items()]
