@@ -120,6 +120,13 @@ def test_missing_device_ends_at_once(tmp_path: Path):
     server.stop()
 
 
+def test_a_mode_that_the_device_lacks_ends_at_once(tmp_path: Path):
+    server = Server(tmp_path / "cache", "--device", "cpu", "--mode", "fused")
+    assert server.process.wait(30) == 2
+    assert "exists only on a TPU, not on cpu. Choose strict or compile." in server.log
+    server.stop()
+
+
 def test_a_tunnel_that_cannot_be_executed_leaves_the_page_up(tmp_path: Path):
     tunnel = tmp_path / "hub" / "gradio" / "frpc" / "frpc_linux_amd64_v0.3"
     tunnel.parent.mkdir(parents=True)

@@ -183,7 +183,8 @@ class Desk:
 
     def verdict(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
         verdict = self.judge.verdict(request, say)
-        return replace(verdict, sentence=self.without_paths(verdict.sentence))
+        reason = None if verdict.reason is None else self.without_paths(verdict.reason)
+        return replace(verdict, sentence=self.without_paths(verdict.sentence), reason=reason)
 
     def warm_at_start(self, sizes: tuple[tuple[int, int], ...] | str) -> None:
         """Put warm-ups of the default model into the queue: these sizes, or "last" for those used last.

@@ -11,7 +11,7 @@ from tpu_ui.outputs import HistoryEntry
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
-from tpu_ui.page.generate_tab import GenerateTab
+from tpu_ui.page.generate_tab import GenerateTab, mode_choices
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.translations import Language, marked
@@ -113,8 +113,8 @@ def build_and_wire(
 def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Language) -> dict:
     """Changes of the form that bring a recipe's settings back; a model that is not on offer is left out."""
     changes: dict[Any, Any] = {}
-    if fields:  # a picture without LoRAs leaves none in the form, and none holds the one that it started from
-        fields = {"loras": [], "image": None} | fields
+    if fields:  # what a picture was made without does not stay in the form; none holds the one that it started from
+        fields = {"prompt": "", "negative_prompt": "", "loras": [], "image": None} | fields
     if "image_sha256" in fields:
         gr.Info(escape(say(GIVE_AGAIN, digest=fields["image_sha256"][:12])))
     for name in form.FIELDS:
@@ -122,6 +122,11 @@ def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Langu
             continue
         value = fields[name]
         if name == "model" and value not in dict((model_id, label) for label, model_id in desk.model_choices()):
+            continue
+        if name == "mode" and value not in dict(
+            (mode, label) for label, mode in mode_choices(desk.options.device.kind)
+        ):
+            gr.Info(escape(say("Its mode does not exist on this device; the mode in the form stays as it is.")))
             continue
         if name in ("mode", "placement", "seed"):
             value = str(value)

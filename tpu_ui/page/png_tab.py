@@ -7,7 +7,7 @@ import gradio as gr
 from tpu_ui.errors import TpuUiError
 from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
-from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
+from tpu_ui.page.generate_handlers import PRESS, QUICK
 from tpu_ui.page.generate_tab import GenerateTab
 from tpu_ui.page.history_tab import GIVE_AGAIN, restored, settings_rows
 from tpu_ui.page.labels import language_of
@@ -41,7 +41,8 @@ def build_and_wire(
         try:
             recipe = read_recipe(path)
         except TpuUiError as error:
-            raise as_toast(error, desk) from error
+            told = desk.without_paths(str(error))
+            return {}, render.sentence(told), gr.Button(interactive=False)
         if recipe.source is None:
             return {}, render.sentence(say("No settings are in this picture.")), gr.Button(interactive=False)
         notices = list(recipe.notices)
