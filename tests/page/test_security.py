@@ -101,6 +101,7 @@ def test_hidden_endpoints_check_the_caller(server: Server):
     """Posted to directly, they know a caller by his token alone, and a strange one opens nothing."""
     known = functions(server)
     given = {"prompt": "not for strangers", "placement": "auto", "width": 64, "height": 64, "steps": 2, "batch": 1}
+    given["strength"] = 0.6
     form = [given.get(name) for name in FIELDS]
     owner = "a" * 32
     answer = post(server, known["press_generate"], [owner, None, *form], "sessionofowner")
