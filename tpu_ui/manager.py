@@ -170,7 +170,7 @@ class PipelineManager:
         if loaded.placement is not resolved.request.placement:
             loaded.place(resolved.request.placement)
         loaded.apply_loras(resolved.loras)
-        self._residency.shrink_to_budget()
+        self._residency.shrink_to_budget(resolved.request.placement)
         loaded.set_mode(resolved.request.mode)
         return loaded
 
