@@ -1,10 +1,12 @@
 """What all tests share: one emulated TPU for the whole session, its compile cache kept between sessions."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.hub.fake_hub import FakeHub
 from tpu_ui.settings import Settings
 
 TESTS = Path(__file__).parent
@@ -37,3 +39,9 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in tiny_pipelines.BUILDERS:
         tiny_pipelines.save(name, folder)
     return folder
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with FakeHub().running() as running:
+        yield running

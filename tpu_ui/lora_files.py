@@ -104,13 +104,14 @@ def choose_file(place: str, names: Collection[str]) -> str:
 
 
 def _path_of(name: str, folder: Path, fetch: FetchLora) -> Path:
+    # os.path, since in Python 3.11 a Path raises at a name that is too long.
     if "/" not in name:
         for candidate in (folder / f"{name}{SUFFIX}", folder / name):
-            if _exists(candidate) and candidate.is_file() and not name.startswith("."):
+            if os.path.isfile(candidate) and not name.startswith("."):
                 return candidate
     looks_like_path = name.startswith((".", "/", "~", os.sep))
     path = _expanded(name)
-    if looks_like_path or _exists(path):
+    if looks_like_path or os.path.exists(path):
         return _local(name, path)
     hub = _on_hub(name)
     if hub is not None:
@@ -122,13 +123,6 @@ def _path_of(name: str, folder: Path, fetch: FetchLora) -> Path:
         f"there is no LoRA {name!r:.120}.{meant}",
         f"Name a file of {folder}, a path, or a Hub id, each with :WEIGHT or without.",
     )
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name that is too long, in Python 3.11
-        return False
 
 
 def _expanded(name: str) -> Path:
@@ -144,7 +138,7 @@ def _local(name: str, path: Path) -> Path:
             return path / choose_file(name, [file.name for file in path.iterdir() if file.is_file()])
     except OSError as error:
         raise InvalidRequest("loras", f"{name:.120} cannot be read: {error.strerror}.", "Check the folder.") from error
-    if not (_exists(path) and path.is_file()):
+    if not os.path.isfile(path):
         raise InvalidRequest("loras", f"there is no file {name!r:.120}.", "Check the path.")
     if path.suffix in PICKLE_SUFFIXES:
         raise _pickled(f"{path.name} is")

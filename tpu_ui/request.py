@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tpu_ui.errors import InvalidRequest, shown
-from tpu_ui.lora import Lora, read_loras
+from tpu_ui.lora import MAX_PATH_CHARACTERS, Lora, read_loras
 from tpu_ui.modes import ExecutionMode, parse_mode
 from tpu_ui.placement import Placement, parse_placement
 
@@ -19,7 +19,6 @@ MAX_STEPS = 200
 MAX_BATCH = 16
 MAX_GUIDANCE = 100.0
 MAX_PROMPT_CHARACTERS = 20_000
-MAX_PATH_CHARACTERS = 4096  # the longest path that Linux knows
 MAX_SIDE_PX = 4096
 MAX_REQUEST_PIXELS = 4096 * 4096
 

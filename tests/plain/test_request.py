@@ -7,13 +7,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tpu_ui.errors import InvalidRequest
+from tpu_ui.lora import MAX_PATH_CHARACTERS
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.placement import Placement
 from tpu_ui.request import (
     MAX_BATCH,
     MAX_DRAWN_SEED,
     MAX_GUIDANCE,
-    MAX_PATH_CHARACTERS,
     MAX_PROMPT_CHARACTERS,
     MAX_SEED,
     MAX_SIDE_PX,

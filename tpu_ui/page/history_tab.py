@@ -34,7 +34,7 @@ _NAMES = {
     "image_sha256": marked("started from (SHA-256)"),
 }
 
-GIVE_AGAIN = marked("It started from a picture (SHA-256 {digest}…), which has to be given again.")
+_GIVE_AGAIN = marked("It started from a picture (SHA-256 {digest}…), which has to be given again.")
 
 
 def build_and_wire(
@@ -110,22 +110,30 @@ def build_and_wire(
     restore.click(use, chosen, [tabs, *target.request], **PRESS)
 
 
+def is_offered(value: Any, choices: list[tuple[str, str]]) -> bool:
+    """Whether a value is one of a dropdown's, which are given as labels and values."""
+    return value in [offered for _, offered in choices]
+
+
+def give_again(fields: dict[str, Any], say: Language) -> str:
+    """What to tell where a recipe's fields name a picture that it started from."""
+    return say(_GIVE_AGAIN, digest=fields["image_sha256"][:12])
+
+
 def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Language) -> dict:
     """Changes of the form that bring a recipe's settings back; a model that is not on offer is left out."""
     changes: dict[Any, Any] = {}
     if fields:  # what a picture was made without does not stay in the form; none holds the one that it started from
         fields = {"prompt": "", "negative_prompt": "", "loras": [], "image": None} | fields
     if "image_sha256" in fields:
-        gr.Info(escape(say(GIVE_AGAIN, digest=fields["image_sha256"][:12])))
+        gr.Info(escape(give_again(fields, say)))
     for name in form.FIELDS:
         if name not in fields:
             continue
         value = fields[name]
-        if name == "model" and value not in dict((model_id, label) for label, model_id in desk.model_choices()):
+        if name == "model" and not is_offered(value, desk.model_choices()):
             continue
-        if name == "mode" and value not in dict(
-            (mode, label) for label, mode in mode_choices(desk.options.device.kind)
-        ):
+        if name == "mode" and not is_offered(value, mode_choices(desk.options.device.kind)):
             gr.Info(escape(say("Its mode does not exist on this device; the mode in the form stays as it is.")))
             continue
         if name in ("mode", "placement", "seed"):

@@ -9,7 +9,7 @@ from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import PRESS, QUICK
 from tpu_ui.page.generate_tab import GenerateTab
-from tpu_ui.page.history_tab import GIVE_AGAIN, restored, settings_rows
+from tpu_ui.page.history_tab import give_again, is_offered, restored, settings_rows
 from tpu_ui.page.labels import language_of
 from tpu_ui.recipe import read_recipe
 from tpu_ui.translations import marked
@@ -47,10 +47,10 @@ def build_and_wire(
             return {}, render.sentence(say("No settings are in this picture.")), gr.Button(interactive=False)
         notices = list(recipe.notices)
         model = recipe.fields.get("model")
-        if model is not None and model not in [model_id for _, model_id in desk.model_choices()]:
+        if model is not None and not is_offered(model, desk.model_choices()):
             notices.append(say("Its model is not on this server's list; the model in the form stays as it is."))
         if "image_sha256" in recipe.fields:
-            notices.append(say(GIVE_AGAIN, digest=recipe.fields["image_sha256"][:12]))
+            notices.append(give_again(recipe.fields, say))
         html = render.rows(
             [
                 (say("written by"), recipe.source),
