@@ -20,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not all(any(path.is_relative_to(folder) for folder in WITHOUT_TORCH) for path in wanted):
         from tpu_ui import environment
 
+        # Most of the time of a run is LLVM's, and the pictures are tiny: no optimisation of the emulated TPU's code.
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
         environment.prepare("tpu-emulated", Settings(cache_dir=TEST_CACHE))
 
 
