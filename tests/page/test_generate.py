@@ -163,6 +163,8 @@ def test_prompt_is_never_markup(page: GeneratePage):
 
 
 def test_cancel_while_compiling(page: GeneratePage):
+    page.tab.click("#mode input")
+    page.tab.get_by_role("option", name="Strict eager").click()  # a graph an operation: it takes long enough to cancel
     page.fill(width=80, height=52)
     page.wait_for_verdict("cold")
     page.generate(steps=2)
