@@ -37,11 +37,12 @@ def worst(states: list[WarmupState]) -> WarmupState:
 # A change of these compiles nothing; a test holds the two lists apart.
 NOT_IN_KEY = ("prompt", "negative_prompt", "seed", "steps", "guidance", "loras", "notices")
 
-_CHANGES_EVERY_GRAPH = ("mode", "placement", "toolchain", "revision", "dtype", "lora")
+_CHANGES_EVERY_GRAPH = ("mode", "placement", "devices", "toolchain", "revision", "dtype", "lora")
 
 _FIELD_WORDS = {
     "text_tokens": "text length",
     "dtype": "data type",
+    "devices": "tensor parallel over",
     "tokens": "picture tokens",
     "guidance_on": "guidance on",
     "revision": "model revision",
@@ -63,6 +64,7 @@ class GraphKey:
         guidance_on: classifier-free guidance runs the denoiser on two conditions.
         mode, placement, dtype: words as in reports.
         lora: names of active LoRAs, only where they change the graphs; merged into the weights they do not.
+        devices: over how many the weights are split.
         toolchain: versions and chip as sorted (name, version) pairs.
     """
 
@@ -80,6 +82,7 @@ class GraphKey:
     placement: str
     toolchain: tuple[tuple[str, str], ...]
     lora: tuple[str, ...] = ()
+    devices: int = 1
 
     @property
     def digest(self) -> str:

@@ -28,6 +28,7 @@ class ResolvedRequest:
         loras: the files of its LoRAs that are on this machine.
         placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
         weight_room_bytes: by component, what all weights may take on the device while it runs; empty where not known.
+        devices: over how many the weights are split by tensor parallel; else 1.
     """
 
     request: GenerationRequest
@@ -41,6 +42,7 @@ class ResolvedRequest:
     loras: tuple[LoraFile, ...] = ()
     placement_reason: str = ""
     weight_room_bytes: Mapping[str, int] = field(default_factory=dict)
+    devices: int = 1
 
     @property
     def runs(self) -> int:
@@ -70,6 +72,7 @@ class ResolvedRequest:
             "dtype": self.dtype,
             "mode": request.mode.value,
             "placement": request.placement.value,
+            "devices": self.devices,
             "toolchain": tuple(sorted(toolchain.items())),
         }
         return {
