@@ -123,6 +123,14 @@ def weight_bytes(pipeline: diffusers.DiffusionPipeline) -> int:
     return sum(_own_part(tensor).nbytes for tensor in tensors.values())
 
 
+def free_weights(module: torch.nn.Module) -> None:
+    """Give a module's memory back. It is of no use afterwards."""
+    for part in module.modules():  # weights that are split over processes do not go to the meta device
+        for name in [name for name, tensor in part.named_parameters(recurse=False) if isinstance(tensor, DTensor)]:
+            delattr(part, name)
+    module.to("meta")
+
+
 def _own_part(tensor: torch.Tensor) -> torch.Tensor:
     """Of a tensor that is split over processes, what this one has."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -110,9 +110,7 @@ class Resolver:
             revision=revision,
             dtype=dtype_on_device(card.dtype, self.device_kind),
             device_kind=self.device_kind,
-            default_mode=default_mode(
-                self.device_kind, self._settings.defer_and_fuse and self._group_devices is None
-            ),
+            default_mode=default_mode(self.device_kind, self._settings.defer_and_fuse and self._group_devices is None),
         )
 
     def _placed(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> ResolvedRequest:

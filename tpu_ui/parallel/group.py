@@ -1,5 +1,6 @@
 """A rank's side of the group: where it meets the others, and how all end each command in step."""
 
+import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,6 +15,8 @@ from tpu_ui.errors import DeviceUnavailable, GenerationFailed, JobCancelled
 from tpu_ui.parallel.heartbeat import Heart
 from tpu_ui.parallel.messages import Command
 from tpu_ui.parallel.setup import Setup
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -35,8 +38,8 @@ class PartnerFailed(Exception):
     """Raised inside a command that has failed on another rank: this one ends it too. No fault of this rank."""
 
 
-class OutOfStep(RuntimeError):
-    """One rank has ended a command in which another goes on. The group is of no use any more."""
+class OutOfStep(SystemExit):
+    """One rank has ended a command in which another goes on. The group is of no use any more: the process ends."""
 
 
 class Group:
@@ -130,6 +133,10 @@ class Group:
         if self._heart is not None:
             self._heart.go_on(patience_seconds)
 
+    def leave(self) -> None:
+        """The last call."""
+        dist.destroy_process_group()
+
     def tell_fault(self, fault: str) -> None:
         if self._heart is not None:
             self._heart.tell_fault(fault)
@@ -170,6 +177,7 @@ class Together:
         try:
             result = action()
         except Exception as raised:  # the ranks' border: whatever it is, the others must hear of it
+            log.debug("rank %d failed", self._group.rank, exc_info=True)
             error = raised
         own = None if isinstance(error, PartnerFailed | JobCancelled) else error
         fault = f"{type(own).__name__}: {_first_line(own)}" if own is not None else ""

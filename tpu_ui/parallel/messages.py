@@ -36,13 +36,6 @@ class Leave:
 
 
 @dataclass(frozen=True)
-class Ready:
-    """All ranks have their device open."""
-
-    toolchain: dict[str, str]
-
-
-@dataclass(frozen=True)
 class Told:
     """Progress of the request that runs."""
 
@@ -56,6 +49,14 @@ class Known:
     warm: tuple[str, ...]
     compiling: tuple[str, ...]
     memory: DeviceMemory
+
+
+@dataclass(frozen=True)
+class Ready:
+    """All ranks have their device open."""
+
+    toolchain: dict[str, str]
+    known: Known
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 from dataclasses import replace
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Connection, Listener
 
 from tpu_ui.errors import GenerationFailed, JobCancelled, TpuUiError
 from tpu_ui.events import Progress
@@ -29,8 +29,7 @@ def run_rank(setup: Setup) -> None:
     settings = setup.settings
     if rank:  # the ledger tells of rank 0's graphs; those of another rank must not be taken for them
         settings = replace(settings, cache_dir=settings.cache_dir / "ranks" / str(rank))
-    front = Front(Client(setup.front, "AF_UNIX", authkey=setup.front_key)) if rank == 0 else None
-
+    front = Front(setup) if rank == 0 else None
     joined = []
 
     def join() -> None:
@@ -46,17 +45,19 @@ def run_rank(setup: Setup) -> None:
 
     if front is None:
         Follower(runtime, settings, setup.model, group).serve()
-        return
-    manager = LeadingManager(runtime, settings, setup.model, group)
-    front.serve(manager)
-    manager.close()
+    else:
+        manager = LeadingManager(runtime, settings, setup.model, group)
+        front.serve(manager)
+        manager.close()
+    group.leave()
 
 
 class Front:
     """Rank 0's connection to the front, which has the page and the queue. The process ends when it is gone."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, setup: Setup) -> None:
+        with Listener(setup.front, "AF_UNIX", authkey=setup.front_key) as listener:
+            self._connection: Connection = listener.accept()
         self._sending = threading.Lock()
         self._asked: queue.SimpleQueue[Ask | Leave] = queue.SimpleQueue()
         self._cancel = threading.Event()
@@ -66,8 +67,7 @@ class Front:
         """Run what the front asks for, until it says the end."""
         self._manager = manager
         self._reader.start()
-        self._send(Ready(manager.toolchain))
-        self._tell_known()
+        self._send(Ready(manager.toolchain, self._known()))
         while isinstance(message := self._asked.get(), Ask):
             self._send_end(self._run(message))
 
@@ -84,17 +84,16 @@ class Front:
             return Ended(error=PackedError.of(GenerationFailed("The request failed.", "The log has the details.")))
 
     def _send_end(self, ended: Ended) -> None:
-        self._tell_known()
+        self._send(self._known())
         self._cancel.clear()
         self._send(ended)
 
     def _tell(self, progress: Progress) -> None:
-        self._tell_known()
+        self._send(self._known())
         self._send(Told(replace(progress, preview=None)))
 
-    def _tell_known(self) -> None:
-        warm, compiling = self._manager.ledger.in_this_process()
-        self._send(Known(warm, compiling, self._manager.runtime.memory()))
+    def _known(self) -> Known:
+        return Known(*self._manager.ledger.in_this_process(), self._manager.runtime.memory())
 
     def _send(self, message: object) -> None:
         with self._sending:
@@ -113,7 +112,7 @@ class Front:
 
 
 def main() -> int:
-    """The entry of a rank that `launch` started; 0 after a quiet end, 1 for a fault, which is told on standard error."""
+    """The entry of a rank that `launch` started; 0 after a quiet end, 1 for a fault, told on standard error."""
     end_with_parent()
     setup = Setup.from_environment()
     logging.basicConfig(level=os.environ.get("TPU_UI_RANK_LOG_LEVEL", "WARNING"), format="%(levelname)s %(message)s")
@@ -126,7 +125,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Not sys.exit: the process group's own threads may keep an interpreter that ends from ending.
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)
+    sys.exit(main())

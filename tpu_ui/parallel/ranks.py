@@ -9,7 +9,7 @@ from tpu_ui.errors import JobCancelled, LoadFailed, TpuUiError
 from tpu_ui.events import ProgressListener
 from tpu_ui.loaded_pipeline import LoadedPipeline
 from tpu_ui.manager import PipelineManager
-from tpu_ui.parallel.group import Group, OutOfStep, Together
+from tpu_ui.parallel.group import Group, Together
 from tpu_ui.parallel.messages import Acquire, Command, DropGraphs, End, EvictAll, RunPass
 from tpu_ui.parallel.sharding import Sharding
 from tpu_ui.passes import PassObserver
@@ -94,8 +94,6 @@ class Follower:
         while not isinstance(command := self._group.receive(), End):
             try:
                 self._obey(command)
-            except OutOfStep:
-                raise
             except JobCancelled:
                 log.info("rank %d: cancelled", self._group.rank)
             except Exception as error:  # the rank's border: all ranks know of it, and wait for the next command
