@@ -125,9 +125,11 @@ def weight_bytes(pipeline: diffusers.DiffusionPipeline) -> int:
 
 def free_weights(module: torch.nn.Module) -> None:
     """Give a module's memory back. It is of no use afterwards."""
-    for part in module.modules():  # weights that are split over processes do not go to the meta device
-        for name in [name for name, tensor in part.named_parameters(recurse=False) if isinstance(tensor, DTensor)]:
-            delattr(part, name)
+    if any(isinstance(tensor, DTensor) for tensor in module.parameters()):
+        # Neither what is split over processes nor, as diffusers 0.42.1 loads it, the rest of such a model can be moved.
+        for part in module.modules():
+            for name in [name for name, _ in part.named_parameters(recurse=False)]:
+                delattr(part, name)
     module.to("meta")
 
 

@@ -20,7 +20,7 @@ from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest, resolve
 from tpu_ui.settings import Settings
 from tpu_ui.sources import Fetching, ModelSource, find_model
-from tpu_ui.tensor_parallel import check_group_request, check_lone_request
+from tpu_ui.tensor_parallel import check_group_loras, check_group_request, check_lone_request
 
 
 def weight_bytes_on_device(source: ModelSource, device_kind: str, devices: int = 1) -> int:
@@ -104,6 +104,8 @@ class Resolver:
         return replace(resolved, loras=loras, notices=resolved.notices + notices)
 
     def _filled(self, request: GenerationRequest, card: ModelCard, revision: str) -> ResolvedRequest:
+        if self._group_devices is not None:
+            check_group_loras(request)
         return resolve(
             request,
             card,

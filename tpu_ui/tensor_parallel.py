@@ -51,7 +51,7 @@ def check_group_request(request: GenerationRequest, label: str, parts: Sequence[
 
     Raises:
         ModeNotAllowed: a mode, placement or pipeline without tensor parallel.
-        InvalidRequest: a number of devices that does not divide the heads, or LoRAs.
+        InvalidRequest: a number of devices that does not divide the heads.
     """
     if request.placement not in (Placement.AUTO, Placement.TENSOR_PARALLEL):
         raise ModeNotAllowed(
@@ -63,10 +63,6 @@ def check_group_request(request: GenerationRequest, label: str, parts: Sequence[
             "mode: fused eager cuts its programs in each process by itself; were they cut differently, the processes "
             "would wait for one another for ever.",
             "Choose compile or strict under tensor parallel.",
-        )
-    if request.loras:
-        raise InvalidRequest(
-            "loras", "cannot be merged into weights that are split over devices.", "Leave them out, or use one device."
         )
     if not parts:
         return  # nothing of the model is known yet
@@ -82,6 +78,18 @@ def check_group_request(request: GenerationRequest, label: str, parts: Sequence[
             "tensor-parallel",
             f"{devices} devices do not divide the {_heads(parts)} attention heads of {label}.",
             f"Start with {' or '.join(map(str, (n for n in allowed if n > 1))) or 'one device'}.",
+        )
+
+
+def check_group_loras(request: GenerationRequest) -> None:
+    """Refuse LoRAs, before they are looked for.
+
+    Raises:
+        InvalidRequest: there are some.
+    """
+    if request.loras:
+        raise InvalidRequest(
+            "loras", "cannot be merged into weights that are split over devices.", "Leave them out, or use one device."
         )
 
 

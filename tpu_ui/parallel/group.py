@@ -12,9 +12,10 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from tpu_ui.errors import DeviceUnavailable, GenerationFailed, JobCancelled
+from tpu_ui.parallel import launch
 from tpu_ui.parallel.heartbeat import Heart
 from tpu_ui.parallel.messages import Command
-from tpu_ui.parallel.setup import Setup
+from tpu_ui.parallel.setup import OuterLaunch, Setup
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +44,14 @@ class OutOfStep(SystemExit):
 
 
 class Group:
-    """One for a process. All calls belong to the device thread."""
+    """One for a process. All calls belong to the device thread.
 
-    def __init__(self, setup: Setup) -> None:
+    Args:
+        outer: see `rank.run_rank`.
+    """
+
+    def __init__(self, setup: Setup, outer: OuterLaunch | None = None) -> None:
+        self._outer = outer
         self.rank = int(os.environ["RANK"])
         self.local_rank = int(os.environ["LOCAL_RANK"])
         self.size = setup.devices
@@ -64,6 +70,8 @@ class Group:
         Raises:
             DeviceUnavailable: the others did not come.
         """
+        if self._outer is not None:
+            launch.meet(launch.open_store(self._outer, self.limits.partners), self._outer, self.limits.partners)
         try:
             self._heart = Heart(self._connect(), self.rank, self.limits)
             store = dist.PrefixStore("ranks", self._connect())

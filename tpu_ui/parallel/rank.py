@@ -13,14 +13,17 @@ from tpu_ui.events import Progress
 from tpu_ui.jobs import JobKind
 from tpu_ui.parallel.messages import Ask, Cancel, Ended, Known, Leave, PackedError, Ready, Told
 from tpu_ui.parallel.orphans import end_with_parent
-from tpu_ui.parallel.setup import Setup
+from tpu_ui.parallel.setup import OuterLaunch, Setup
 from tpu_ui.runtime import start_runtime
 
 log = logging.getLogger(__name__)
 
 
-def run_rank(setup: Setup) -> None:
+def run_rank(setup: Setup, outer: OuterLaunch | None = None) -> None:
     """Join the group, open the device, and serve until the end.
+
+    Args:
+        outer: this process was started by an outer launcher, not by a front.
 
     Raises:
         TpuUiError: the others did not come, or the device cannot be opened.
@@ -35,7 +38,7 @@ def run_rank(setup: Setup) -> None:
     def join() -> None:
         from tpu_ui.parallel.group import Group  # imports torch, which the runtime has prepared by now
 
-        group = Group(setup)
+        group = Group(setup, outer)
         group.join()
         joined.append(group)
 

@@ -1,0 +1,79 @@
+"""Processes that are started and ended: no orphans, and no waiting for partners who do not come."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.parallel.conftest import pixels_of
+from tests.parallel.test_group import TOLERANCE_8_BIT
+from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.parallel import launch
+from tpu_ui.parallel.engine import GroupEngine
+from tpu_ui.parallel.setup import OuterLaunch, Setup
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.usefixtures("fault_file")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_no_rank_outlives_the_front(flux, tmp_path, end):
+    environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    command = [sys.executable, "-m", "tests.parallel.front", str(tmp_path), str(flux)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as front:
+        pids = json.loads(front.stdout.readline())
+        ranks = [psutil.Process(pid) for pid in pids]
+        os.kill(front.pid, end)
+        front.wait(20)
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    assert len(ranks) == 2
+    assert not alive
+
+
+def free_port() -> int:
+    with contextlib.closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_a_world_whose_partners_do_not_come_is_refused():
+    outer = OuterLaunch(0, 2, 0, "127.0.0.1", free_port(), has_agent=False)
+    store = launch.open_store(outer, 1.0)
+    with pytest.raises(DeviceUnavailable, match=r"WORLD_SIZE=2 .* after 1 s only 1 came \(rank 0\)\. Start all"):
+        launch.meet(store, outer, 1.0)
+
+
+def test_a_meeting_place_that_is_taken_or_not_there_is_named():
+    with contextlib.closing(socket.socket()) as holder:
+        holder.bind(("0.0.0.0", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(DeviceUnavailable, match=rf"127\.0\.0\.1:{port}, where the processes meet, is taken"):
+            launch.open_store(OuterLaunch(0, 2, 0, "127.0.0.1", port, has_agent=False), 1.0)
+    with pytest.raises(DeviceUnavailable, match="was not to be reached within 1 s"):
+        launch.open_store(OuterLaunch(1, 2, 1, "127.0.0.1", free_port(), has_agent=False), 1.0)
+
+
+@pytest.mark.emulated
+def test_one_rank_on_the_emulated_device(flux, request_for, expected_pixels):
+    """The true path: tpu_dist, a mesh of TPUs, and the split transformer compiled whole."""
+    from tests.conftest import TEST_CACHE
+    from tpu_ui.settings import Settings
+
+    engine = GroupEngine(Setup("tpu-emulated", Settings(cache_dir=TEST_CACHE), str(flux), 1))
+    try:
+        request = request_for(mode="compile")
+        first = engine.generate(request, lambda _: None, lambda: False)
+        assert abs(pixels_of(first) - expected_pixels).max() <= TOLERANCE_8_BIT
+        assert engine.foresee(request)[1].state == "warm"
+        again = engine.generate(request_for(mode="compile", steps=6, seed=5, prompt="x"), lambda _: None, lambda: False)
+        assert (again.report.was_warm, again.report.new_compiles) == (True, 0)
+    finally:
+        engine.close()
