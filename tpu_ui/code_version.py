@@ -16,6 +16,7 @@ _DECIDING = (
     "resolution",
     "runs",
     "schedule",
+    "sharding",
     "torch_runtime",
     "tpu_runtime",
 )

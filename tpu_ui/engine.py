@@ -29,7 +29,8 @@ def engine_starter(
             f"WORLD_SIZE={settings.world_size} is set, but this process runs on one chip and waits for no partners.",
             "Unset RANK and WORLD_SIZE, or start app.py with --tensor-parallel auto.",
         )
-    if choice.kind == "tpu" and (holder := hardware.find_tpu_holder()):
+    # The processes of another launcher may have opened their chips already.
+    if choice.kind == "tpu" and settings.world_size == 1 and (holder := hardware.find_tpu_holder()):
         raise DeviceUnavailable(
             f"device: the TPU is held by process {holder.pid} ({holder.name}).",
             f"End it (kill {holder.pid}), or choose --device tpu-emulated or cpu.",

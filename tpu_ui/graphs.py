@@ -90,7 +90,10 @@ class GraphKey:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        values = asdict(self)
+        if self.devices == 1:  # records of one device are older than the field
+            del values["devices"]
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "GraphKey":

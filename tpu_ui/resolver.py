@@ -168,4 +168,4 @@ class Resolver:
             return Target("this machine's memory", memory, devices=devices, is_host=True)
         if self._tpus is not None:
             return replace(Target.of_chips(self._tpus.chip, available_bytes=reported), devices=devices)
-        return None if reported is None else Target("this device", reported, unit="device")
+        return None if reported is None else Target("this device", reported, devices=devices, unit="device")

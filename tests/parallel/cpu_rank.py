@@ -4,12 +4,17 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from tpu_ui.parallel import rank
+from tpu_ui.parallel.setup import OuterLaunch, Setup
 
 FAULT_FILE = "TPU_UI_TEST_FAULT"
 """Names a file that holds "RANK CALL PLACE WHAT": the fault of one rank at a call of the transformer, once."""
+
+IS_LAUNCHED_BY_ANOTHER = "TPU_UI_TEST_OUTER"
+"""Set for a rank that a launcher started, not the front."""
 
 
 def _allow_cpu() -> None:
@@ -25,17 +30,16 @@ def _allow_cpu() -> None:
 def _inject_faults() -> None:
     from diffusers import FluxTransformer2DModel
 
-    original, calls = FluxTransformer2DModel.forward, 0
+    original, calls = FluxTransformer2DModel.forward, Counter()
 
     def forward(self, *args: object, **kwargs: object) -> object:
-        nonlocal calls
         file = Path(os.environ[FAULT_FILE])
-        if not file.exists():
-            calls = 0
+        try:
+            (who, call, place, what), written = file.read_text().split(), file.stat().st_mtime_ns
+        except FileNotFoundError:
             return original(self, *args, **kwargs)
-        who, call, place, what = file.read_text().split()
-        calls += 1
-        is_now = calls == int(call) and int(who) == int(os.environ["RANK"])
+        calls[written] += 1
+        is_now = calls[written] == int(call) and who == os.environ["RANK"]
         if is_now and place == "before":
             _fail(what, file)
         result = original(self, *args, **kwargs)
@@ -71,6 +75,9 @@ def main() -> int:
         return start(*args, before_opening=join, **kwargs)
 
     rank.start_runtime = start_on_cpu
+    if os.environ.pop(IS_LAUNCHED_BY_ANOTHER, None):
+        rank.run_rank(Setup.from_environment(), OuterLaunch.find())
+        return 0
     return rank.main()
 
 

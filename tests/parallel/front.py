@@ -14,8 +14,12 @@ from tpu_ui.settings import Settings
 
 def main(cache: Path, model: str) -> None:
     def start() -> GroupEngine:
-        engine = GroupEngine(Setup("cpu", Settings(cache_dir=cache), model, 2, LIMITS), rank_module=RANK_MODULE)
-        print(json.dumps(list(engine.pids.values())), flush=True)
+        pids: list[int] = []
+        try:
+            engine = GroupEngine(Setup("cpu", Settings(cache_dir=cache), model, 2, LIMITS), rank_module=RANK_MODULE)
+            pids = list(engine.pids.values())
+        finally:
+            print(json.dumps(pids), flush=True)
         return engine
 
     queue = JobQueue(start)

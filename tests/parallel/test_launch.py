@@ -7,17 +7,21 @@ import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.parallel.conftest import pixels_of
+from tests.conftest import TEST_CACHE
+from tests.parallel.conftest import LIMITS, RANK_MODULE, pixels_of
+from tests.parallel.cpu_rank import IS_LAUNCHED_BY_ANOTHER
 from tests.parallel.test_group import TOLERANCE_8_BIT
 from tpu_ui.errors import DeviceUnavailable
 from tpu_ui.parallel import launch
 from tpu_ui.parallel.engine import GroupEngine
 from tpu_ui.parallel.setup import OuterLaunch, Setup
+from tpu_ui.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +54,27 @@ def test_a_world_whose_partners_do_not_come_is_refused():
         launch.meet(store, outer, 1.0)
 
 
+@pytest.mark.usefixtures("fault_file")
+def test_ranks_of_another_launcher_meet(flux, request_for, expected_pixels, tmp_path, monkeypatch):
+    """As on two hosts: this process has the page and starts rank 0, the launcher has started rank 1."""
+    setup = Setup("cpu", Settings(cache_dir=tmp_path), str(flux), 2, replace(LIMITS, partners=60.0))
+    world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in (world | {"RANK": "0", "LOCAL_RANK": "0"}).items():
+        monkeypatch.setenv(name, value)
+    launched = {"RANK": "1", "LOCAL_RANK": "1", IS_LAUNCHED_BY_ANOTHER: "1"} | setup.to_environment()
+    command = [sys.executable, "-m", RANK_MODULE]
+    with subprocess.Popen(command, cwd=ROOT, env=os.environ | launched) as partner:
+        try:
+            engine = GroupEngine(setup, OuterLaunch.find(), RANK_MODULE)
+            result = engine.generate(request_for(), lambda _: None, lambda: False)
+            assert abs(pixels_of(result) - expected_pixels).max() <= TOLERANCE_8_BIT
+            assert len(engine.pids) == 1
+            engine.close()
+            assert partner.wait(15) == 0
+        finally:
+            partner.kill()
+
+
 def test_a_meeting_place_that_is_taken_or_not_there_is_named():
     with contextlib.closing(socket.socket()) as holder:
         holder.bind(("0.0.0.0", 0))
@@ -64,9 +89,6 @@ def test_a_meeting_place_that_is_taken_or_not_there_is_named():
 @pytest.mark.emulated
 def test_one_rank_on_the_emulated_device(flux, request_for, expected_pixels):
     """The true path: tpu_dist, a mesh of TPUs, and the split transformer compiled whole."""
-    from tests.conftest import TEST_CACHE
-    from tpu_ui.settings import Settings
-
     engine = GroupEngine(Setup("tpu-emulated", Settings(cache_dir=TEST_CACHE), str(flux), 1))
     try:
         request = request_for(mode="compile")

@@ -8,7 +8,9 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -37,13 +39,14 @@ class Ranks:
         # It warns that it cannot handle signals on this thread, and of each process that it ends: both are done here.
         logging.getLogger("torch.distributed.elastic.multiprocessing").setLevel(logging.CRITICAL)
         self._folder = tempfile.mkdtemp(prefix="tpu_ui-ranks-")
-        self._context = start_processes(
-            name="tpu_ui",
-            entrypoint=sys.executable,
-            args={number: ("-m", module) for number in range(len(environments))},
-            envs={number: dict(values) | parent_environment() for number, values in enumerate(environments)},
-            logs_specs=DefaultLogsSpecs(log_dir=self._folder),
-        )
+        with _own_signal_handlers():
+            self._context = start_processes(
+                name="tpu_ui",
+                entrypoint=sys.executable,
+                args={number: ("-m", module) for number in range(len(environments))},
+                envs={number: dict(values) | parent_environment() for number, values in enumerate(environments)},
+                logs_specs=DefaultLogsSpecs(log_dir=self._folder),
+            )
 
     @property
     def pids(self) -> dict[int, int]:
@@ -57,16 +60,26 @@ class Ranks:
             return None
         if not result.failures:
             return 0, "ended"
-        # A rank that sees another die may fail for that: the one that a signal ended is the cause.
-        failures = sorted(result.failures.values(), key=lambda failure: failure.timestamp)
-        ours = -signal.SIGTERM  # sent to the others when the first had ended
-        first = min(failures, key=lambda failure: (failure.exitcode >= 0, failure.exitcode == ours))
+        # A rank that sees another die may fail for that, so a signal is the likelier cause; but SIGTERM was sent to the
+        # others when the first had ended.
+        first = min(result.failures.values(), key=lambda f: (f.exitcode == -signal.SIGTERM, f.exitcode >= 0))
         return first.local_rank, _how(first.exitcode)
 
     def stop(self, seconds: float) -> None:
         """End them all: asked first, killed after so many seconds."""
         self._context.close(timeout=max(1, round(seconds)))
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextmanager
+def _own_signal_handlers() -> Iterator[None]:
+    """Undo that the launcher, where it runs on the main thread, takes the program's signal handlers."""
+    taken = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    kept = {number: signal.getsignal(number) for number in taken}
+    yield
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def _how(exit_code: int) -> str:

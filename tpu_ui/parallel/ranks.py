@@ -11,7 +11,6 @@ from tpu_ui.loaded_pipeline import LoadedPipeline
 from tpu_ui.manager import PipelineManager
 from tpu_ui.parallel.group import Group, Together
 from tpu_ui.parallel.messages import Acquire, Command, DropGraphs, End, EvictAll, RunPass
-from tpu_ui.parallel.sharding import Sharding
 from tpu_ui.passes import PassObserver
 from tpu_ui.residency import Residency
 from tpu_ui.resolution import ResolvedRequest
@@ -19,6 +18,7 @@ from tpu_ui.resolver import Resolver
 from tpu_ui.runs import Pictures
 from tpu_ui.runtime import Runtime
 from tpu_ui.settings import Settings
+from tpu_ui.sharding import Sharding
 from tpu_ui.sources import Fetching, ModelSource
 
 log = logging.getLogger(__name__)

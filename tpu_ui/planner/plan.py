@@ -267,7 +267,7 @@ class Plan:
             return "tensor parallel does not make it fit", "Choose a smaller model."
         return (
             f"it needs tensor parallel over {self.devices_needed} {self.target.unit}s",
-            "Choose a smaller model; one process runs on one device only, so it cannot be started over several yet.",
+            f"Choose a smaller model, or start app.py with --tensor-parallel {self.devices_needed}.",
         )
 
 
