@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import IntEnum
 from typing import TypeVar
@@ -39,8 +40,18 @@ class PartnerFailed(Exception):
     """Raised inside a command that has failed on another rank: this one ends it too. No fault of this rank."""
 
 
-class OutOfStep(SystemExit):
-    """One rank has ended a command in which another goes on. The group is of no use any more: the process ends."""
+class GroupBroken(SystemExit):
+    """A rank is gone, or has ended a command in which another goes on. The group is of no use any more: the process
+    ends, and the front tells which rank was the cause.
+    """
+
+
+@contextmanager
+def _ends_with_the_group() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # what torch.distributed raises where a connection is lost
+        raise GroupBroken(f"tpu_ui: another rank is gone ({_first_line(error)})") from error
 
 
 class Group:
@@ -107,13 +118,15 @@ class Group:
 
     def send(self, command: Command) -> None:
         """Rank 0 tells the others what all do next."""
-        dist.broadcast_object_list([command], src=0, group=self._control)
+        with _ends_with_the_group():
+            dist.broadcast_object_list([command], src=0, group=self._control)
         self.go_on()
 
     def receive(self) -> Command:
         """The other ranks wait for what all do next."""
         box: list[Command | None] = [None]
-        dist.broadcast_object_list(box, src=0, group=self._control)
+        with _ends_with_the_group():
+            dist.broadcast_object_list(box, src=0, group=self._control)
         self.go_on()
         return box[0]
 
@@ -121,20 +134,22 @@ class Group:
         """Say how it stands here, and hear how it stands with all. Every rank takes part as often as the others.
 
         Raises:
-            OutOfStep: see there.
+            GroupBroken: see there.
         """
         votes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
-        dist.all_gather(votes, torch.tensor([int(mine)]), group=self._control)
+        with _ends_with_the_group():
+            dist.all_gather(votes, torch.tensor([int(mine)]), group=self._control)
         self.go_on()
         said = {Vote(int(vote)) for vote in votes}
         if Vote.DONE in said and said & {Vote.GO_ON, Vote.CANCEL} and Vote.FAILED not in said:
-            raise OutOfStep(f"ranks say {sorted(vote.name for vote in said)} at one time")
+            raise GroupBroken(f"tpu_ui: ranks say {sorted(vote.name for vote in said)} at one time")
         return max(said)
 
     def gather(self, text: str) -> list[str]:
         """A text of each rank."""
         texts: list[str | None] = [None] * self.size
-        dist.all_gather_object(texts, text, group=self._control)
+        with _ends_with_the_group():
+            dist.all_gather_object(texts, text, group=self._control)
         return [text or "" for text in texts]
 
     def go_on(self, patience_seconds: float | None = None) -> None:
