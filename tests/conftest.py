@@ -1,10 +1,12 @@
 """What all tests share: one emulated TPU for the whole session, its compile cache kept between sessions."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.hub.fake_hub import FakeHub
 from tpu_ui.settings import Settings
 
 TESTS = Path(__file__).parent
@@ -18,6 +20,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not all(any(path.is_relative_to(folder) for folder in WITHOUT_TORCH) for path in wanted):
         from tpu_ui import environment
 
+        # Most of the time of a run is LLVM's, and the pictures are tiny: no optimisation of the emulated TPU's code.
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
         environment.prepare("tpu-emulated", Settings(cache_dir=TEST_CACHE))
 
 
@@ -37,3 +41,9 @@ def tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in tiny_pipelines.BUILDERS:
         tiny_pipelines.save(name, folder)
     return folder
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with FakeHub().running() as running:
+        yield running

@@ -7,6 +7,7 @@ _DECIDING = (
     "compiled_modules",
     "dynamo",
     "fixed_text",
+    "image_to_image",
     "kept_text",
     "loaded_pipeline",
     "loading",

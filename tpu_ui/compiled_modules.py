@@ -87,16 +87,20 @@ class CallSwitch:
                     self._compiled[module] = self._compile_function(module._call_impl)
                 module._compiled_call_impl = self._compiled[module]
         for module in self._denoisers:
-            module._compiled_call_impl = self._noting(module._compiled_call_impl or module._call_impl)
+            call = module._compiled_call_impl or module._call_impl
+            module._compiled_call_impl = self._noting(call, isinstance(module, diffusers.SD3Transformer2DModel))
 
     def take_off(self) -> None:
         """Leave the modules as they were; what was compiled is kept for the next time."""
         for module in {*self._to_compile, *self._denoisers}:
             module._compiled_call_impl = None
 
-    def _noting(self, call: Callable) -> Callable:
+    def _noting(self, call: Callable, is_sd3: bool) -> Callable:
         def noted(*args: object, **kwargs: object) -> object:
             self._on_denoiser_call()
+            if is_sd3 and 0 in kwargs["timestep"].stride():
+                # Text to image clones it on a TPU, image to image leaves it expanded: to a graph that is another input.
+                kwargs["timestep"] = kwargs["timestep"].clone()
             return call(*args, **kwargs)
 
         return noted

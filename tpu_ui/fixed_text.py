@@ -27,9 +27,9 @@ def fix_text_length(pipeline: diffusers.DiffusionPipeline) -> None:
         if isinstance(module, PreTrainedModel) and module.config._attn_implementation == "sdpa":
             module.set_attn_implementation(_ALWAYS_MASKED)
     match type(pipeline).__name__:
-        case "QwenImagePipeline":
+        case "QwenImagePipeline" | "QwenImageImg2ImgPipeline":
             pipeline.encode_prompt = MethodType(_encode_for_qwen_image, pipeline)
-        case "ZImagePipeline":
+        case "ZImagePipeline" | "ZImageImg2ImgPipeline":
             pipeline._encode_prompt = MethodType(_encode_for_z_image, pipeline)
             transformer = pipeline.transformer
             transformer.forward = MethodType(_z_image_forward, transformer)

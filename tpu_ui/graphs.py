@@ -11,6 +11,7 @@ class Stage(StrEnum):
 
     TEXT = "text"  # tokenizers and text encoders
     LATENTS = "latents"  # first noise, position ids, the conditions' last preparation
+    PICTURE = "picture"  # in image to image instead of LATENTS: the VAE's encoder, and noise added to what it gives
     DENOISER = "denoiser"  # transformer or UNet, and guidance
     DECODER = "decoder"  # the VAE, and the picture's way to the host
 
@@ -35,7 +36,18 @@ def worst(states: list[WarmupState]) -> WarmupState:
 
 
 # A change of these compiles nothing; a test holds the two lists apart.
-NOT_IN_KEY = ("prompt", "negative_prompt", "seed", "steps", "guidance", "loras", "notices")
+NOT_IN_KEY = (
+    "prompt",
+    "negative_prompt",
+    "seed",
+    "steps",
+    "guidance",
+    "loras",
+    "image",
+    "strength",
+    "image_sha256",
+    "notices",
+)
 
 _CHANGES_EVERY_GRAPH = ("mode", "placement", "devices", "toolchain", "revision", "dtype", "lora")
 

@@ -14,8 +14,7 @@ FLUX.1's 4 MiB."""
 class KeptText:
     """Belongs to one pipeline and to the device thread.
 
-    The tensors stay on the device. What `encode_prompt` returned is copied before anybody reads it: TorchTPU makes a
-    view part of the graph that reads it, and a result that comes again is no view any more.
+    The tensors stay on the device as they came, so that whatever reads them runs the same graphs on the same bits.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
@@ -37,10 +36,10 @@ class KeptText:
         key = _key(encode_prompt, args, kwargs, ran_as)
         if recall and key in self._results:
             self._results[key] = self._results.pop(key)
-            return _mapped(self._results[key], _itself), True
-        result = _mapped(encode_prompt(*args, **kwargs), torch.clone)
+            return _in_new_containers(self._results[key]), True
+        result = encode_prompt(*args, **kwargs)
         if key is not None:
-            self._keep(key, _mapped(result, _itself))
+            self._keep(key, _in_new_containers(result))
         return result, False
 
     def clear(self) -> None:
@@ -78,15 +77,11 @@ def _comparable(value: Any) -> Hashable:
     raise TypeError
 
 
-def _mapped(result: Any, each_tensor: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The result in new containers: a pipeline may fill a list that it was given, not a tensor."""
+def _in_new_containers(result: Any) -> Any:
+    """The same tensors: a pipeline may fill a list that it was given, not a tensor."""
     if isinstance(result, list | tuple):
-        return type(result)(_mapped(each, each_tensor) for each in result)
-    return each_tensor(result) if isinstance(result, torch.Tensor) else result
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+        return type(result)(_in_new_containers(each) for each in result)
+    return result
 
 
 def _bytes_of(result: Any) -> int:

@@ -16,6 +16,7 @@ from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_input
 from tpu_ui.errors import ModeNotAllowed
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
+from tpu_ui.image_to_image import image_to_image_of
 from tpu_ui.kept_text import KeptText
 from tpu_ui.loading import free_weights, weight_bytes
 from tpu_ui.lora_files import LoraFile
@@ -58,12 +59,17 @@ class LoadedPipeline:
         pipeline.scheduler = keep_on_host(
             pipeline.scheduler, runtime.torch_device, lambda: self._enter(Stage.DENOISER), self._on_step
         )
-        fix_text_length(pipeline)
+        self.image_to_image = image_to_image_of(pipeline)
         self.kept_text = KeptText()
-        if hasattr(pipeline, "encode_prompt"):
-            pipeline.encode_prompt = functools.partial(self._encode_or_recall, pipeline.encode_prompt)
-        self._announce("encode_prompt", pipeline, before=Stage.TEXT, after=Stage.LATENTS)
+        for each, after in ((pipeline, Stage.LATENTS), (self.image_to_image, Stage.PICTURE)):
+            if each is None:
+                continue
+            fix_text_length(each)
+            if hasattr(each, "encode_prompt"):
+                each.encode_prompt = functools.partial(self._encode_or_recall, each.encode_prompt)
+            self._announce("encode_prompt", each, before=Stage.TEXT, after=after)
         if getattr(pipeline, "vae", None) is not None:
+            self._announce("encode", pipeline.vae, before=Stage.PICTURE)
             self._announce("decode", pipeline.vae, before=Stage.DECODER, convert=_decoded_on_host)
             if runtime.kind.startswith("tpu"):
                 make_group_norm_inputs_contiguous(pipeline.vae)
@@ -141,7 +147,7 @@ class LoadedPipeline:
                 free_weights(module)  # even if something still holds the module
         self._last_latents = None
         self.kept_text.clear()
-        del self.pipeline
+        del self.pipeline, self.image_to_image
         gc.collect()
 
     # -- one pass -----------------------------------------------------------------------------------------------------
@@ -158,30 +164,12 @@ class LoadedPipeline:
             self.offloaded.begin_run(resolved.request.mode, resolved.weight_room_bytes)
         try:
             with torch.inference_mode(False), torch.no_grad():
-                pixels = self.pipeline(**self._arguments(resolved)).images
+                pipeline = self.pipeline if resolved.picture is None else self.image_to_image
+                pixels = pipeline(**_arguments(resolved, pipeline)).images
             self._enter(Stage.DECODER)  # for pipelines that decode in another way
             return self._checked(numpy.asarray(pixels, dtype=numpy.float32))
         finally:
             self._observer = self._request = None
-
-    def _arguments(self, resolved: ResolvedRequest) -> dict[str, Any]:
-        request = resolved.request
-        offered: dict[str, Any] = {
-            "prompt": request.prompt,
-            "negative_prompt": request.negative_prompt if resolved.guidance_on else None,
-            "height": request.height,
-            "width": request.width,
-            "num_inference_steps": request.steps,
-            guidance_argument(type(self.pipeline).__name__): DeviceScalar(request.guidance),
-            "num_images_per_prompt": request.batch,
-            # Each picture has a generator of its own, on the CPU: the same noise on every device and in every batch.
-            "generator": [torch.Generator("cpu").manual_seed(seed) for seed in request.seeds],
-            "max_sequence_length": resolved.card.text_length,
-            "use_resolution_binning": False,  # it would make another size and scale the picture
-            "output_type": "np",
-        }
-        taken = inspect.signature(self.pipeline.__call__).parameters
-        return {name: value for name, value in offered.items() if name in taken}
 
     def _checked(self, pixels: numpy.ndarray) -> Pictures:
         good = numpy.isfinite(pixels).reshape(len(pixels), -1).all(axis=1)
@@ -247,6 +235,31 @@ class LoadedPipeline:
             return result
 
         setattr(owner, name, announced)
+
+
+def _arguments(resolved: ResolvedRequest, pipeline: diffusers.DiffusionPipeline) -> dict[str, Any]:
+    """What `pipeline` is called with, text to image or image to image."""
+    request, picture = resolved.request, resolved.picture
+    offered: dict[str, Any] = {
+        "prompt": request.prompt,
+        "negative_prompt": request.negative_prompt if resolved.guidance_on else None,
+        "height": request.height,
+        "width": request.width,
+        "num_inference_steps": request.steps,
+        guidance_argument(resolved.card.pipeline_class): DeviceScalar(request.guidance),
+        "num_images_per_prompt": request.batch,
+        # Each picture has a generator of its own, on the CPU: the same noise on every device and in every batch.
+        "generator": [torch.Generator("cpu").manual_seed(seed) for seed in request.seeds],
+        "max_sequence_length": resolved.card.text_length,
+        "use_resolution_binning": False,  # it would make another size and scale the picture
+        "output_type": "np",
+    }
+    if picture is not None:
+        # Once for each picture of a batch, else some classes encode it with the first generator alone.
+        offered["image"] = [picture.fitted(request.width, request.height)] * request.batch
+        offered["strength"] = request.strength
+    taken = inspect.signature(pipeline.__call__).parameters
+    return {name: value for name, value in offered.items() if name in taken}
 
 
 def _decoded_on_host(decoded: Any) -> Any:

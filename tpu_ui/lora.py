@@ -9,7 +9,7 @@ from tpu_ui.errors import InvalidRequest, shown
 
 MAX_LORAS = 8
 MAX_WEIGHT = 4.0
-MAX_NAME_CHARACTERS = 4096  # the longest path that Linux knows
+MAX_PATH_CHARACTERS = 4096  # the longest path that Linux knows
 
 _WEIGHT_RULE = f"Give -{MAX_WEIGHT:g} to {MAX_WEIGHT:g}."
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|\.\d+(?:e[+-]?\d+)?|nan|inf(?:inity)?)", re.IGNORECASE)
@@ -34,7 +34,7 @@ class Lora:
         name = self.name.strip() if isinstance(self.name, str) else self.name
         if not isinstance(name, str) or not name:
             raise InvalidRequest("loras", f"{shown(self.name)} is not the name of a LoRA.", "Give a file or a Hub id.")
-        if len(name) > MAX_NAME_CHARACTERS or any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
+        if len(name) > MAX_PATH_CHARACTERS or any(unicodedata.category(c) in ("Cc", "Cs") for c in name):
             raise InvalidRequest("loras", f"{name!r:.60} is no name of a file.", "Give a file or a Hub id.")
         weight = self.weight
         if isinstance(weight, bool) or not isinstance(weight, int | float):

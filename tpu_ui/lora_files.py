@@ -104,13 +104,14 @@ def choose_file(place: str, names: Collection[str]) -> str:
 
 
 def _path_of(name: str, folder: Path, fetch: FetchLora) -> Path:
+    # os.path, since in Python 3.11 a Path raises at a name that is too long.
     if "/" not in name:
         for candidate in (folder / f"{name}{SUFFIX}", folder / name):
-            if candidate.is_file() and not name.startswith("."):
+            if os.path.isfile(candidate) and not name.startswith("."):
                 return candidate
     looks_like_path = name.startswith((".", "/", "~", os.sep))
     path = _expanded(name)
-    if looks_like_path or path.exists():
+    if looks_like_path or os.path.exists(path):
         return _local(name, path)
     hub = _on_hub(name)
     if hub is not None:
@@ -137,7 +138,7 @@ def _local(name: str, path: Path) -> Path:
             return path / choose_file(name, [file.name for file in path.iterdir() if file.is_file()])
     except OSError as error:
         raise InvalidRequest("loras", f"{name:.120} cannot be read: {error.strerror}.", "Check the folder.") from error
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise InvalidRequest("loras", f"there is no file {name!r:.120}.", "Check the path.")
     if path.suffix in PICKLE_SUFFIXES:
         raise _pickled(f"{path.name} is")

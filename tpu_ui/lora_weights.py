@@ -82,7 +82,7 @@ class LoraWeights:
         self.applied = ()
         try:
             with torch.inference_mode(False), torch.no_grad():
-                for place in [place for place in self._originals if place not in set(places)]:
+                for place in self._originals.keys() - set(places):
                     self._restore(place)
                 for place in places:
                     self._merge(place, [(weight, layers[place]) for weight, layers in added if place in layers])

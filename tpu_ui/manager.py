@@ -83,7 +83,7 @@ class PipelineManager:
         """
         resolved, _ = self.resolver.resolve(request)  # asked at each change of a control: no network
         keys = self._keys(resolved)
-        return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps, resolved.runs)
+        return resolved, forecast(self.ledger, list(keys.values()), resolved.steps_run, resolved.runs)
 
     def _keys(self, resolved: ResolvedRequest) -> dict[Stage, GraphKey]:
         return self.resolver.graph_keys(resolved, self.toolchain)
@@ -107,7 +107,7 @@ class PipelineManager:
         state = self.ledger.state_of_request(key_list)
         needs_compile = state not in (WarmupState.WARM, WarmupState.ON_DISK)
         why = explain(self.ledger, key_list) if needs_compile else (f"broken promise: it was called {state.value}",)
-        expected = forecast(self.ledger, key_list, resolved.request.steps).compiles_expected if needs_compile else 0
+        expected = forecast(self.ledger, key_list, resolved.steps_run).compiles_expected if needs_compile else 0
         counted_from = self.runtime.counters()
         with _PeakMemory(self.runtime) as peak, self.ledger.compiling(key_list):
             try:
@@ -151,6 +151,8 @@ class PipelineManager:
             steps=ran.steps,
             guidance=ran.guidance,
             loras=tuple(map(str, ran.loras)),
+            strength=ran.strength,
+            image_sha256=ran.image_sha256,
             state_before=state.value,
             was_warm=was_warm,
             new_compiles=compiles,
@@ -229,7 +231,7 @@ class PipelineManager:
         cancelled: Callable[[], bool],
     ) -> None:
         """Repeat a short pass until nothing compiles: only then is the shape warm."""
-        short = replace(resolved, request=replace(resolved.request, steps=_PROVING_STEPS))
+        short = replace(resolved, request=_shortest(resolved.request))
         quiet: ProgressListener = lambda progress: emit(replace(progress, phase=Phase.VERIFYING, preview=None))  # noqa: E731
         for _ in range(_MAX_PROVING_PASSES):
             try:
@@ -272,8 +274,13 @@ class PipelineManager:
     ) -> GenerationResult:
         """Make a shape warm through the real path of a request, with as few steps and runs as that takes."""
         resolved, _ = self.resolver.resolve(request, Fetching(emit, cancelled))
-        short = replace(request, steps=_PROVING_STEPS, batch=resolved.run_batch)
+        short = replace(_shortest(request), batch=resolved.run_batch)
         return self.generate(short, emit, cancelled)
+
+
+def _shortest(request: GenerationRequest) -> GenerationRequest:
+    """The same graphs in as few steps as can prove them warm."""
+    return replace(request, steps=_PROVING_STEPS, strength=None if request.image is None else 1.0)
 
 
 class _PeakMemory:
@@ -306,7 +313,7 @@ def _timings(load_seconds: float, total_seconds: float, outcomes: dict[Stage, St
     return Timings(
         load=load_seconds,
         compile=sum(outcome.compile_seconds for outcome in outcomes.values()),
-        encode=run(Stage.TEXT, Stage.LATENTS),
+        encode=run(Stage.TEXT, Stage.LATENTS, Stage.PICTURE),
         denoise=run(Stage.DENOISER),
         decode=run(Stage.DECODER),
         total=total_seconds,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from tpu_ui.errors import UnusableModel
 from tpu_ui.model_folder import ModelFolder
 from tpu_ui.pipeline_kinds import (
+    IMAGE_TO_IMAGE_CLASSES,
     PIPELINE_KINDS,
     USUAL_TRANSFORMER_PIPELINE,
     USUAL_UNET_PIPELINE,
@@ -85,6 +86,11 @@ class ModelCard:
     def is_complete(self) -> bool:
         """False for a repository of the Hub that was never looked into."""
         return self.pipeline_class is not None
+
+    @property
+    def takes_picture(self) -> bool:
+        """Whether a request may start from a picture."""
+        return self.pipeline_class in IMAGE_TO_IMAGE_CLASSES
 
 
 def card_from_folder(folder: ModelFolder) -> ModelCard:

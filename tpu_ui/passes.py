@@ -19,6 +19,7 @@ _FILE_CLOCK_LAG_SECONDS = 0.05  # the kernel stamps files with a clock that tick
 _PHASES = {
     Stage.TEXT: Phase.ENCODING,
     Stage.LATENTS: Phase.ENCODING,
+    Stage.PICTURE: Phase.ENCODING,
     Stage.DENOISER: Phase.DENOISING,
     Stage.DECODER: Phase.DECODING,
 }

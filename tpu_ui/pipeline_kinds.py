@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from tpu_ui.errors import UnusableModel
+from tpu_ui.errors import InvalidRequest, UnusableModel
 
 
 class GuidanceKind(StrEnum):
@@ -162,6 +162,29 @@ TEXT_TO_IMAGE_CLASSES = frozenset(
 )
 
 
+# Of the classes above, those with one for image to image by AUTO_IMAGE2IMAGE_PIPELINES_MAPPING of diffusers 0.42.1,
+# which is made of the same components and takes a `strength`. A test compares the two.
+IMAGE_TO_IMAGE_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        "FluxPipeline": "FluxImg2ImgPipeline",
+        "IFPipeline": "IFImg2ImgPipeline",
+        "Kandinsky3Pipeline": "Kandinsky3Img2ImgPipeline",
+        "KolorsPipeline": "KolorsImg2ImgPipeline",
+        "LatentConsistencyModelPipeline": "LatentConsistencyModelImg2ImgPipeline",
+        "QwenImagePipeline": "QwenImageImg2ImgPipeline",
+        "StableDiffusion3PAGPipeline": "StableDiffusion3PAGImg2ImgPipeline",
+        "StableDiffusion3Pipeline": "StableDiffusion3Img2ImgPipeline",
+        "StableDiffusionPAGPipeline": "StableDiffusionPAGImg2ImgPipeline",
+        "StableDiffusionPipeline": "StableDiffusionImg2ImgPipeline",
+        "StableDiffusionXLPAGPipeline": "StableDiffusionXLPAGImg2ImgPipeline",
+        "StableDiffusionXLPipeline": "StableDiffusionXLImg2ImgPipeline",
+        "ZImagePipeline": "ZImageImg2ImgPipeline",
+    }
+)
+
+# These read a picture as a reference beside the text. That is another task: it has no strength, and other graphs.
+REFERENCE_CLASSES = frozenset({"Flux2KleinPipeline", "Flux2Pipeline", "FluxKontextPipeline"})
+
 # Those of the classes above that have no `load_lora_weights` in diffusers 0.42.1. A test compares the two.
 CLASSES_WITHOUT_LORAS = frozenset(
     {
@@ -194,6 +217,26 @@ def guidance_off_at(pipeline_class: str | None) -> float:
 
 def takes_loras(pipeline_class: str) -> bool:
     return pipeline_class not in CLASSES_WITHOUT_LORAS
+
+
+def check_image_to_image(pipeline_class: str) -> None:
+    """Accept a pipeline class that has one for image to image.
+
+    Raises:
+        InvalidRequest: it has none; the sentence says why.
+    """
+    if pipeline_class in IMAGE_TO_IMAGE_CLASSES:
+        return
+    why = "has no image to image in diffusers"
+    if pipeline_class in REFERENCE_CLASSES:
+        why = "reads a picture as a reference, without a strength; that is not offered here"
+    elif "Combined" in pipeline_class:
+        why = "is several pipelines in one, whose image to image is not offered here"
+    raise InvalidRequest(
+        "image",
+        f"{pipeline_class:.80} {why}.",
+        "Leave it out, or choose a model of FLUX.1, SDXL or Stable Diffusion 3.",
+    )
 
 
 def check_text_to_image(pipeline_class: str) -> None:

@@ -7,9 +7,7 @@ and no path that stands in a file is opened or even handed on.
 import io
 import json
 import re
-import struct
 import time
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -24,25 +22,17 @@ from tpu_ui.catalogue import CATALOGUE
 from tpu_ui.errors import InvalidRequest
 from tpu_ui.report import Report
 from tpu_ui.request import GenerationRequest
+from tpu_ui.source_picture import DAMAGED
 
 SCHEMA_VERSION = 1
 MAX_FILE_BYTES = 64 * 2**20  # the largest picture we make has 48 MiB of pixels before compression
 MAX_TEXT_CHARACTERS = 2**20  # also Pillow's limit for a compressed text
 
 _OURS, _A1111, _COMFYUI = "tpu_ui", "parameters", "prompt"
-_REQUEST_FIELDS = tuple(f.name for f in fields(GenerationRequest) if f.name != "notices")
+_REQUEST_FIELDS = tuple(f.name for f in fields(GenerationRequest) if f.name not in ("image", "notices"))
 
 _PUBLIC_WORD = re.compile(r"[\w.+\-]{1,80}")  # a revision, device or version
 _LATEST_MS = 32_503_680_000_000  # the year 3000
-_DAMAGED = (
-    ValueError,
-    SyntaxError,
-    TypeError,
-    LookupError,
-    EOFError,
-    struct.error,
-    zlib.error,
-)  # from Pillow's readers
 
 
 @dataclass(frozen=True)
@@ -69,6 +59,7 @@ class Recipe:
             self.request,
             model=public_names.public_model_name(self.request.model),
             loras=public_names.public_loras(self.request.loras),
+            image=None,
             batch=1,
         )
         object.__setattr__(self, "request", public)
@@ -103,6 +94,7 @@ class Recipe:
             "Seed": request.seed,
             "Size": size,
             "Model": request.model,
+            "Denoising strength": request.strength,
             "Version": f"tpu_ui {__version__}",
         }
         line = ", ".join(f"{key}: {_quoted(str(value))}" for key, value in settings.items() if value is not None)
@@ -214,7 +206,7 @@ def _texts_of(picture: Path | str | bytes) -> dict[str, str]:
             texts = {key: opened.info.get(key) for key in (_OURS, _A1111, _COMFYUI)}
             if opened.format != "PNG":
                 texts[_A1111] = _user_comment(opened)
-    except (OSError, Image.DecompressionBombError, *_DAMAGED) as error:
+    except (OSError, Image.DecompressionBombError, *DAMAGED) as error:
         raise unreadable from error
     found = {key: str(text) for key, text in texts.items() if isinstance(text, str) and text.strip()}
     if any(len(text) > MAX_TEXT_CHARACTERS for text in found.values()):

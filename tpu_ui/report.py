@@ -37,6 +37,7 @@ class Report:
         ok, error: whether pictures came, and the sentence if not.
         images: paths of the saved pictures, in the order of `seeds`.
         loras: as NAME:WEIGHT.
+        strength, image_sha256: of the picture that it started from; None where it started from noise.
         state_before: the ledger's word before the run (cold, on_disk, warm, failed).
         was_warm: the ledger said warm and nothing was compiled.
         new_compiles: graphs that the device's compiler made during this request, by its own counter.
@@ -61,6 +62,8 @@ class Report:
     steps: int | None = None
     guidance: float | None = None
     loras: tuple[str, ...] = ()
+    strength: float | None = None
+    image_sha256: str | None = None
     state_before: str | None = None
     was_warm: bool = False
     new_compiles: int = 0
@@ -88,6 +91,8 @@ class Report:
             steps=request.steps,
             guidance=request.guidance,
             loras=tuple(map(str, request.loras)),
+            strength=request.strength,
+            image_sha256=request.image_sha256,
             notices=request.notices,
         )
 

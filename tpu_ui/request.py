@@ -1,5 +1,6 @@
 """What is asked of the engine: checked once at the door, immutable, free of tensors."""
 
+import re
 import secrets
 import unicodedata
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tpu_ui.errors import InvalidRequest, shown
-from tpu_ui.lora import Lora, read_loras
+from tpu_ui.lora import MAX_PATH_CHARACTERS, Lora, read_loras
 from tpu_ui.modes import ExecutionMode, parse_mode
 from tpu_ui.placement import Placement, parse_placement
 
@@ -18,12 +19,12 @@ MAX_STEPS = 200
 MAX_BATCH = 16
 MAX_GUIDANCE = 100.0
 MAX_PROMPT_CHARACTERS = 20_000
-MAX_MODEL_CHARACTERS = 4096  # the longest path that Linux knows
 MAX_SIDE_PX = 4096
 MAX_REQUEST_PIXELS = 4096 * 4096
 
 _KEPT_CONTROL_CHARACTERS = "\n\r\t"
 _UNPRINTABLE_CATEGORIES = ("Cc", "Cs")  # control characters and lone surrogates: tokenizers fail on the latter
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,9 @@ class GenerationRequest:
         seed: 0 to MAX_SEED; negative or None draws one. Picture i of a batch uses seed + i.
         batch: number of pictures, 1 to MAX_BATCH.
         loras: applied together; also given as texts `NAME[:WEIGHT]` (see `lora.read_loras`).
+        image: path of a picture to start from instead of noise alone (image to image).
+        strength: above 0, at most 1: how far from `image` it may go; that part of the steps runs.
+        image_sha256: of the file `image`, 64 hexadecimal digits; where it is given, no other file will do.
         notices: what was changed on the way in, in plain sentences.
     """
 
@@ -55,6 +59,9 @@ class GenerationRequest:
     seed: int | None = None
     batch: int = 1
     loras: tuple[Lora, ...] = ()
+    image: str | None = None
+    strength: float | None = None
+    image_sha256: str | None = None
     notices: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +85,8 @@ class GenerationRequest:
         object.__setattr__(self, "guidance", _check_guidance(self.guidance))
         _check_seed(self.seed, self.batch)
         object.__setattr__(self, "loras", read_loras(self.loras))
+        _check_image(self.image, self.image_sha256)
+        object.__setattr__(self, "strength", _check_strength(self.strength))
         object.__setattr__(self, "notices", tuple(notices))
 
     @classmethod
@@ -129,7 +138,7 @@ def _check_model(value: object) -> None:
     remedy = "Give a name, a folder or a Hub id."
     if not isinstance(value, str) or not value.strip():
         raise InvalidRequest("model", f"{shown(value)} is not a model's name.", remedy)
-    if len(value) > MAX_MODEL_CHARACTERS:
+    if len(value) > MAX_PATH_CHARACTERS:
         raise InvalidRequest("model", f"a name of {len(value):,} characters is no model's.", remedy)
 
 
@@ -149,6 +158,27 @@ def _check_guidance(value: object) -> float | None:
         raise InvalidRequest("guidance", f"{shown(value)} is not a number.", f"Give 0 to {MAX_GUIDANCE:g}.")
     if not 0 <= value <= MAX_GUIDANCE:  # false for NaN
         raise InvalidRequest("guidance", f"{shown(value)} is out of range.", f"Give 0 to {MAX_GUIDANCE:g}.")
+    return float(value)
+
+
+def _check_image(path: object, sha256: object) -> None:
+    is_name = isinstance(path, str) and path.strip() and "\0" not in path and len(path) <= MAX_PATH_CHARACTERS
+    if path is not None and not is_name:
+        raise InvalidRequest("image", f"{shown(path)} is not the name of a file.", "Give the path of a picture.")
+    if sha256 is not None and not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
+        raise InvalidRequest(
+            "image_sha256", f"{shown(sha256)} is not a SHA-256.", "Give 64 hexadecimal digits, or none."
+        )
+
+
+def _check_strength(value: object) -> float | None:
+    if value is None:
+        return None
+    remedy = "Give a number above 0, at most 1."
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidRequest("strength", f"{shown(value)} is not a number.", remedy)
+    if not 0 < value <= 1:  # false for NaN
+        raise InvalidRequest("strength", f"{shown(value)} is out of range.", remedy)
     return float(value)
 
 

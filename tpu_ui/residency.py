@@ -68,7 +68,7 @@ class Residency:
         if loaded.placement is not resolved.request.placement:
             loaded.place(resolved.request.placement)
         loaded.apply_loras(resolved.loras)
-        self.shrink_to_budget()
+        self.shrink_to_budget(resolved.request.placement)
         loaded.set_mode(resolved.request.mode)
         return loaded
 
@@ -92,11 +92,7 @@ class Residency:
             return self._pipelines[identity]
         dtype = getattr(torch, resolved.dtype)
         needed = weight_bytes_on_device(source, self._runtime.kind, resolved.devices)
-        offloads = resolved.request.placement is Placement.CPU_OFFLOAD
-        if offloads and not self._shares_host_memory:  # the planner has looked at the device's memory
-            self._make_room(needed, source.card.label, self._host_budget_bytes)
-        else:
-            self._make_room(needed, source.card.label, self.budget_bytes)
+        self._make_room(needed, source.card.label, self._budget_bytes_under(resolved.request.placement))
         started = time.perf_counter()
 
         def progress(done: int, total: int, component: str) -> None:
@@ -143,9 +139,16 @@ class Residency:
         while self._pipelines and self.loaded_bytes + needed_bytes > budget_bytes:
             self._evict(next(iter(self._pipelines)))
 
-    def shrink_to_budget(self) -> None:
-        """Drop pipelines until the rest is within the budget, after the one used last has grown; that one stays."""
-        while len(self._pipelines) > 1 and self.loaded_bytes > self.budget_bytes:
+    def _budget_bytes_under(self, placement: Placement) -> int:
+        if placement is Placement.CPU_OFFLOAD and not self._shares_host_memory:
+            return self._host_budget_bytes  # the planner has looked at the device's memory
+        return self.budget_bytes
+
+    def shrink_to_budget(self, placement: Placement) -> None:
+        """Drop pipelines until the rest is within the budget, after the one used last, which is placed so, has grown;
+        that one stays.
+        """
+        while len(self._pipelines) > 1 and self.loaded_bytes > self._budget_bytes_under(placement):
             self._evict(next(iter(self._pipelines)))
 
     def evict_all(self) -> None:

@@ -1,14 +1,19 @@
 """From what was asked to what will run: the model's defaults filled in, its limits checked, its graphs named."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tpu_ui.catalogue import ModelCard
+from tpu_ui.errors import InvalidRequest
 from tpu_ui.graphs import GraphKey, Stage
 from tpu_ui.lora_files import LoraFile
 from tpu_ui.modes import ExecutionMode, check_mode_on_device
-from tpu_ui.pipeline_kinds import GuidanceKind, guidance_off_at
+from tpu_ui.pipeline_kinds import GuidanceKind, check_image_to_image, guidance_off_at
 from tpu_ui.request import GenerationRequest
+from tpu_ui.source_picture import SourcePicture
+
+DEFAULT_STRENGTH = 0.6
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,7 @@ class ResolvedRequest:
         notices: what the user should know, in sentences.
         fits: True where the planner found that it fits the device's memory; None where that is not known yet.
         loras: the files of its LoRAs that are on this machine.
+        picture: what it starts from, read and found whole; None where it starts from noise.
         placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
         weight_room_bytes: by component, what all weights may take on the device while it runs; empty where not known.
         devices: over how many the weights are split by tensor parallel; else 1.
@@ -40,9 +46,20 @@ class ResolvedRequest:
     notices: tuple[str, ...]
     fits: bool | None = None
     loras: tuple[LoraFile, ...] = ()
+    picture: SourcePicture | None = None
     placement_reason: str = ""
     weight_room_bytes: Mapping[str, int] = field(default_factory=dict)
     devices: int = 1
+
+    @property
+    def steps_run(self) -> int:
+        """The steps that run; a pipeline may round a strength that ends within a step up instead of down."""
+        return int(self.request.steps * (self.request.strength or 1))
+
+    @property
+    def latents_stage(self) -> Stage:
+        """The stage that makes the latents of the first step."""
+        return Stage.LATENTS if self.request.image is None else Stage.PICTURE
 
     @property
     def runs(self) -> int:
@@ -77,7 +94,7 @@ class ResolvedRequest:
         }
         return {
             Stage.TEXT: GraphKey(stage=Stage.TEXT.value, **common, **no_size),
-            Stage.LATENTS: GraphKey(stage=Stage.LATENTS.value, **common, **size),
+            self.latents_stage: GraphKey(stage=self.latents_stage.value, **common, **size),
             Stage.DENOISER: GraphKey(
                 stage=Stage.DENOISER.value,
                 **(common | {"tokens": tokens} if by_tokens else common),
@@ -99,7 +116,7 @@ def resolve(
     """Fill the model's defaults in and check its limits. The placement stays as it was asked for, AUTO too.
 
     Raises:
-        InvalidRequest: a size that the model cannot make.
+        InvalidRequest: a size that the model cannot make, or a picture to start from that it does not take.
         ModeNotAllowed: a mode that the device does not have.
     """
     notices = list(request.notices)
@@ -121,13 +138,42 @@ def resolve(
         )
         notices.append(f"negative_prompt: ignored {why}.")
         negative_prompt = ""
+    steps = request.steps or card.default_steps
     filled = replace(
         request,
         width=width,
         height=height,
         mode=mode,
-        steps=request.steps or card.default_steps,
+        steps=steps,
+        strength=_strength(request, card, steps),
         guidance=guidance,
         negative_prompt=negative_prompt,
     ).with_drawn_seed()
     return ResolvedRequest(filled, card, revision, dtype, guidance_on, filled.batch, tuple(notices))
+
+
+def least_strength(steps: int) -> float:
+    """The least strength, in thousandths, at which one of so many steps runs."""
+    return math.ceil(1000 / steps) / 1000
+
+
+def _strength(request: GenerationRequest, card: ModelCard, steps: int) -> float | None:
+    if request.image is None:
+        if request.image_sha256 is not None:
+            raise InvalidRequest(
+                "image", f"the picture to start from is missing (SHA-256 {request.image_sha256}).", "Give it again."
+            )
+        if request.strength is not None:
+            raise InvalidRequest("strength", "there is no picture to start from.", "Give image too, or leave it out.")
+        return None
+    check_image_to_image(card.pipeline_class)
+    least = least_strength(steps)
+    if request.strength is None:
+        return max(DEFAULT_STRENGTH, least)
+    if int(steps * request.strength) < 1:
+        raise InvalidRequest(
+            "strength",
+            f"{request.strength:g} of {steps} steps is less than one step.",
+            f"Give at least {least:g}, or more steps.",
+        )
+    return request.strength

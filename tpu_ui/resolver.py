@@ -8,6 +8,7 @@ import psutil
 
 from tpu_ui import hardware
 from tpu_ui.catalogue import find_card
+from tpu_ui.errors import InvalidRequest
 from tpu_ui.graphs import GraphKey, Stage
 from tpu_ui.lora_files import HubLora, find_loras
 from tpu_ui.model_card import ModelCard
@@ -19,6 +20,7 @@ from tpu_ui.planner.plan import Plan, Target, bytes_of_each_device
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest, resolve
 from tpu_ui.settings import Settings
+from tpu_ui.source_picture import find_picture
 from tpu_ui.sources import Fetching, ModelSource, find_model
 from tpu_ui.tensor_parallel import check_group_loras, check_group_request, check_lone_request
 
@@ -72,7 +74,8 @@ class Resolver:
         """
         request = replace(request, model=request.model or self.default_model)
         source = self.find(request.model, fetching)
-        resolved = self._with_loras(self._filled(request, source.card, source.revision), fetching)
+        resolved = self._filled(request, source.card, source.revision)
+        resolved = _with_picture(self._with_loras(resolved, fetching))
         return self._placed(resolved, parts_of_folder(source.folder, resolved.dtype)), source
 
     def graph_keys(self, resolved: ResolvedRequest, toolchain: dict[str, str]) -> dict[Stage, GraphKey]:
@@ -90,7 +93,7 @@ class Resolver:
         card = find_card(request.model or self.default_model)
         if not card.is_complete:
             return None
-        resolved = self._filled(request, card, card.revision or "")
+        resolved = _with_picture(self._filled(request, card, card.revision or ""))
         return self._placed(resolved, published_parts(card.repo_id, resolved.dtype) or ())
 
     def _with_loras(self, resolved: ResolvedRequest, fetching: Fetching | None) -> ResolvedRequest:
@@ -169,3 +172,21 @@ class Resolver:
         if self._tpus is not None:
             return replace(Target.of_chips(self._tpus.chip, available_bytes=reported), devices=devices)
         return None if reported is None else Target("this device", reported, devices=devices, unit="device")
+
+
+def _with_picture(resolved: ResolvedRequest) -> ResolvedRequest:
+    """Read the picture that the request starts from, if there is one."""
+    request = resolved.request
+    if request.image is None:
+        return resolved
+    picture = find_picture(request.image)
+    if request.image_sha256 not in (None, picture.sha256):
+        raise InvalidRequest(
+            "image", f"it is not the picture asked for, whose SHA-256 is {request.image_sha256}.", "Give that one."
+        )
+    return replace(
+        resolved,
+        request=replace(request, image_sha256=picture.sha256),
+        picture=picture,
+        notices=resolved.notices + picture.notices(request.width, request.height),
+    )

@@ -32,13 +32,13 @@ class HostTimesteps(torch.Tensor):
 
     Attributes:
         device_of_elements: where single elements come out.
-        on_loop: called when a loop over the timesteps begins.
+        on_loop: called when a loop over the timesteps begins, with how many they are.
     """
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def on(timesteps: torch.Tensor, device: torch.device, on_loop: Callable[[], None]) -> "HostTimesteps":
+    def on(timesteps: torch.Tensor, device: torch.device, on_loop: Callable[[int], None]) -> "HostTimesteps":
         wrapped = timesteps.detach().cpu().as_subclass(HostTimesteps)
         wrapped.device_of_elements = device
         wrapped.on_loop = on_loop
@@ -55,7 +55,7 @@ class HostTimesteps(torch.Tensor):
         return HostTimesteps.on(picked, self.device_of_elements, self.on_loop)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        self.on_loop()
+        self.on_loop(len(self))
         return (_device_scalar(element, self.device_of_elements) for element in self.plain.unbind())
 
 
@@ -75,7 +75,8 @@ class HostScheduler:
             arguments.arguments["device"] = "cpu"
         self._host_state.start()
         method(*arguments.args, **arguments.kwargs)
-        self.timesteps = HostTimesteps.on(self.timesteps, self._host_state.device, self._host_state.on_loop)
+        self._host_state.steps = len(self.timesteps)
+        self.timesteps = HostTimesteps.on(self.timesteps, self._host_state.device, self._host_state.begin_loop)
 
     def step(self, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         state = self._host_state
@@ -86,7 +87,7 @@ class HostScheduler:
         latents = result[0]
         on_device = {id(tensor): tensor.to(state.device) for tensor in _tensors_of(result)}
         denoised = _denoised(self, result, host_output, host_sample)
-        state.finish_step(latents, on_device[id(latents)], len(self.timesteps), denoised)
+        state.finish_step(latents, on_device[id(latents)], denoised)
         if isinstance(result, tuple):
             return tuple(on_device.get(id(value), value) for value in result)
         return type(result)(**{name: on_device.get(id(value), value) for name, value in result.items()})
@@ -121,28 +122,28 @@ class _HostState:
 
     def __init__(self, device: torch.device, on_loop: Callable[[], None], on_step: StepListener) -> None:
         self.device = device
-        self.on_loop = on_loop
         self.on_step = on_step
+        self._on_loop = on_loop
         self.start()
 
     def start(self) -> None:
-        self.steps_done = 0
+        self.steps_done = self.steps = 0
         self.host_latents: torch.Tensor | None = None
         self._device_latents: torch.Tensor | None = None
+
+    def begin_loop(self, steps: int) -> None:
+        self.steps = steps  # image to image leaves out the first of the schedule
+        self._on_loop()
 
     def host_copy(self, sample: torch.Tensor) -> torch.Tensor:
         return self.host_latents if sample is self._device_latents and self.host_latents is not None else sample.cpu()
 
     def finish_step(
-        self,
-        host_latents: torch.Tensor,
-        device_latents: torch.Tensor,
-        total: int,
-        denoised: Callable[[], numpy.ndarray],
+        self, host_latents: torch.Tensor, device_latents: torch.Tensor, denoised: Callable[[], numpy.ndarray]
     ) -> None:
         self.host_latents, self._device_latents = host_latents, device_latents
         self.steps_done += 1
-        self.on_step(self.steps_done, total, host_latents, denoised)
+        self.on_step(self.steps_done, self.steps, host_latents, denoised)
 
 
 def keep_on_host(scheduler: Any, device: torch.device, on_loop: Callable[[], None], on_step: StepListener) -> Any:

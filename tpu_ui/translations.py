@@ -216,6 +216,17 @@ PORTUGUESE = Language(
         "seed": "semente",
         "batch": "imagens",
         "LoRAs": "LoRAs",
+        "strength": "intensidade",
+        "Its mode does not exist on this device; the mode in the form stays as it is.": (
+            "O modo dela não existe neste dispositivo; o modo do formulário fica como está."
+        ),
+        "started from (SHA-256)": "partiu de (SHA-256)",
+        "It started from a picture (SHA-256 {digest}…), which has to be given again.": (
+            "Partiu de uma imagem (SHA-256 {digest}…), que precisa ser enviada de novo."
+        ),
+        "from a picture": "de uma imagem",
+        "From a picture": "De uma imagem",
+        "strength {strength}, SHA-256 {digest}…": "intensidade {strength}, SHA-256 {digest}…",
         # the System tab
         "Metrics for Prometheus": "Métricas para o Prometheus",
         "Device": "Dispositivo",

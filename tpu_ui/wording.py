@@ -265,5 +265,8 @@ def report_rows(report: Report, say: Language = ENGLISH) -> list[tuple[str, str]
         rows.append((say("Most memory in use"), size_in_bytes(report.peak_memory_bytes, say)))
     ran = say("{mode}, {placement}, on {device}", mode=report.mode, placement=report.placement, device=report.device)
     rows.append((say("Ran as"), ran))
+    if report.image_sha256 is not None:
+        told = {"strength": say.number(report.strength, 2), "digest": report.image_sha256[:12]}
+        rows.append((say("From a picture"), say("strength {strength}, SHA-256 {digest}…", **told)))
     rows += [(say("Note"), notice) for notice in report.notices]
     return rows

@@ -192,3 +192,27 @@ def test_loras(command_line, small, tmp_path):
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert "tpu_ui: loras: " in done.stderr
         assert sentence in done.stderr
+
+
+def test_from_a_picture(command_line, small, tmp_path):
+    Image.new("RGB", (90, 60), (200, 30, 30)).save(tmp_path / "red.png")
+    request = small(image="red.png", strength=0.6, steps=4, out="first.png")
+    (first,) = command_line.requests(request)
+    assert (first["state_before"], first["strength"]) == ("cold", 0.6), first["error"]
+    options = ("generate", "--device", "tpu-emulated", "--model", request["model"], "--mode", "fused", "--json")
+    done = command_line.run(
+        *options, "--size", "64x64", "--prompt", request["prompt"], "--steps", "4", "--seed", "1", "--image", "red.png",
+        "--strength", "0.6", "--out", "second.png",
+    )  # fmt: skip
+    second = json.loads(done.stdout)
+    assert (second["state_before"], second["new_compiles"]) == ("on_disk", 0), done.stderr
+    assert second["image_sha256"] == first["image_sha256"]
+    assert "note: image: its middle was cut out and resized from 90×60 to 64×64." in done.stderr
+    assert Image.open(tmp_path / "first.png").tobytes() == Image.open(tmp_path / "second.png").tobytes()
+    for wrong, sentence in (
+        (("--image", "red.png", "--steps", "2", "--strength", "0.4"), "Give at least 0.5, or more steps."),
+        (("--strength", "0.4"), "strength: there is no picture to start from"),
+    ):
+        done = command_line.run(*options, *wrong)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert sentence in done.stderr

@@ -2,23 +2,15 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy
-import pytest
 from PIL import Image
 
 from tests.hub.fake_hub import GOOD_TOKEN, FakeHub, Repository
 
 REQUEST = {"prompt": "a red cat", "width": 64, "height": 64, "steps": 2, "seed": 1}
-
-
-@pytest.fixture
-def hub() -> Iterator[FakeHub]:
-    with FakeHub().running() as hub:
-        yield hub
 
 
 def start(command_line, hub: FakeHub, **more: str) -> subprocess.Popen[str]:

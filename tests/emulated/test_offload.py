@@ -7,6 +7,7 @@ import pytest
 from tests.emulated.test_catalogue_classes import SIZE
 from tpu_ui import offload
 from tpu_ui.errors import DoesNotFit
+from tpu_ui.placement import Placement
 from tpu_ui.resolver import Resolver
 
 
@@ -162,3 +163,18 @@ def test_a_move_that_fails_leaves_the_model_whole(generate, offloaded, monkeypat
         with pytest.raises(DoesNotFit):
             generate(**SIZE, placement="cpu_offload", mode="fused", prompt="new")
     assert generate(**SIZE, placement="cpu_offload", mode="fused").report.ok
+
+
+def test_what_has_grown_is_held_to_the_budget_of_its_placement(generate, manager, monkeypatch):
+    """Beside a chip's memory, models under CPU offload may fill the host's."""
+    residency = manager._residency
+    for model in ("flux", "sd3"):
+        generate(model=model, **SIZE, placement="cpu_offload", mode="strict")
+    loaded = len(residency._pipelines)
+    assert loaded >= 2
+    monkeypatch.setattr(residency, "_shares_host_memory", False)
+    monkeypatch.setattr(residency, "budget_bytes", 1)
+    residency.shrink_to_budget(Placement.CPU_OFFLOAD)
+    assert len(residency._pipelines) == loaded
+    residency.shrink_to_budget(Placement.SINGLE)
+    assert len(residency._pipelines) == 1

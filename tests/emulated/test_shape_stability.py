@@ -26,7 +26,7 @@ requests = st.fixed_dictionaries(
 )
 
 
-@hypothesis.settings(max_examples=10, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=6, deadline=None, derandomize=True)
 @hypothesis.given(st.lists(st.one_of(requests, requests, st.just("graphs dropped")), min_size=2, max_size=7))
 def test_any_sequence_keeps_its_promises(generate, manager, runtime, sequence):
     """Also where the graphs in memory are dropped in between, as when a pipeline makes room for another."""

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,12 +83,6 @@ class Machine:
     def file(self, name: str) -> Path:
         (snapshot,) = (self.cache / "models--org--tiny" / "snapshots").iterdir()
         return snapshot / name
-
-
-@pytest.fixture
-def hub() -> Iterator[FakeHub]:
-    with FakeHub().running() as hub:
-        yield hub
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,12 +32,6 @@ except TpuUiError as error:
 """
 
 Find = Callable[..., str]
-
-
-@pytest.fixture
-def hub() -> Iterator[FakeHub]:
-    with FakeHub().running() as running:
-        yield running
 
 
 @pytest.fixture

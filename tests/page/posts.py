@@ -11,6 +11,13 @@ def functions(server: Server) -> dict[str, int]:
     return {each["api_name"]: each["id"] for each in json.loads(server.get("/config")[1])["dependencies"]}
 
 
+def arguments(server: Server, api_name: str, **given: object) -> list:
+    """The data of a post to a named endpoint: what is given by name, the schema's defaults for the rest."""
+    schema = json.loads(server.get("/gradio_api/info")[1])["named_endpoints"][f"/{api_name}"]["parameters"]
+    assert given.keys() <= {each["parameter_name"] for each in schema}
+    return [given.get(each["parameter_name"], each["parameter_default"]) for each in schema]
+
+
 def send(server: Server, path: str, body: dict) -> dict:
     asked = urllib.request.Request(server.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
     with urllib.request.urlopen(asked, timeout=20) as answer:

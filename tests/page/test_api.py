@@ -11,7 +11,7 @@ from gradio_client.exceptions import AppError
 from PIL import Image
 
 from tests.page.driver import GeneratePage
-from tests.page.posts import functions, join, post, send
+from tests.page.posts import arguments, functions, join, post, send
 from tests.page.server import Server
 from tpu_ui.recipe import read_recipe
 
@@ -49,7 +49,7 @@ def test_schema_has_the_names_of_a_request(client: Client):
     names = [parameter["parameter_name"] for parameter in endpoints["/generate"]["parameters"]]
     assert names == [
         "prompt", "negative_prompt", "model", "mode", "placement", "width", "height", "steps", "guidance", "seed",
-        "batch", "loras", "wait",
+        "batch", "loras", "image", "strength", "wait",
     ]  # fmt: skip
     assert all(parameter["parameter_has_default"] for parameter in endpoints["/generate"]["parameters"])
 
@@ -286,7 +286,7 @@ def wait_for_posted(server: Server, session: str, *states: str, seconds: float =
 
 def test_a_job_whose_caller_has_gone_ends_and_is_kept(server: Server):
     """Posted and left: the picture is made, and the session that asked finds it."""
-    given = ["left alone", "", None, None, "auto", 64, 64, 3, None, 9, 1, True]
+    given = arguments(server, "generate", prompt="left alone", width=64, height=64, steps=3, seed=9)
     join(server, functions(server)["generate"], given, "whoposts")
     told = wait_for_posted(server, "whoposts", "done")
     assert told["report"]["seeds"] == [9]
@@ -296,7 +296,8 @@ def test_a_job_whose_caller_has_gone_ends_and_is_kept(server: Server):
 def test_gradios_own_cancel_stops_no_job(client: Client, server: Server):
     """Neither with a wrong session nor with the right one: a job is ended by /cancel alone."""
     generate, session = functions(server)["generate"], "whowaits"
-    event = join(server, generate, ["kept", "", None, None, "auto", 96, 96, 100, None, 5, 1, True], session)
+    given = arguments(server, "generate", prompt="kept", width=96, height=96, steps=100, seed=5)
+    event = join(server, generate, given, session)
     job = wait_for_posted(server, session, "running")["job"]
     for caller in ("somebodyelse", session):
         send(server, "/gradio_api/cancel", {"session_hash": caller, "fn_index": generate, "event_id": event})

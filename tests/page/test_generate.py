@@ -230,6 +230,15 @@ def test_settings_back_from_a_png(page: GeneratePage, tmp_path):
     page.tab.click("#png-restore")
     page.tab.wait_for_function("document.querySelector('#prompt textarea').value == 'a prompt, with: marks'")
     assert (page.value("seed"), page.value("steps"), page.value("guidance")) == (str(BIG_SEED), "3", "4.5")
+    # A picture that cannot be read leaves nothing of the one before.
+    (tmp_path / "cut.png").write_bytes((tmp_path / "dropped.png").read_bytes()[:60])
+    page.tab.get_by_role("tab", name="PNG").click()
+    page.tab.locator(
+        "#png-drop [aria-label*=Remove], #png-drop [aria-label*=Clear], #png-drop [title*=Clear]"
+    ).first.click()
+    page.tab.locator("#png-drop input[type=file]").set_input_files(tmp_path / "cut.png")
+    page.tab.wait_for_function("!document.querySelector('#png-found').innerText.includes('with: marks')")
+    assert page.tab.locator("#png-restore").is_disabled()
 
 
 def test_history_search_restore_delete(page: GeneratePage):
@@ -249,6 +258,15 @@ def test_history_search_restore_delete(page: GeneratePage):
     page.tab.locator("#history button img").first.click()
     page.tab.click("#history-restore")
     page.tab.wait_for_function("document.querySelector('#prompt textarea').value == 'a yellow star'")
+    # The page that showed a picture is whole without it.
+    page.tab.get_by_role("tab", name="History").click()
+    page.tab.locator("#history button img").first.click()
+    page.tab.locator("#history-details").get_by_text("a yellow star").wait_for()
+    page.tab.click("#history-delete")
+    page.tab.wait_for_function("!document.querySelector('#history').innerText.includes('a yellow star')")
+    page.tab.reload()
+    page.wait_for_verdict()
+    page.wait_for_panel("Done")
 
 
 def test_warm_up_tab(page: GeneratePage):

@@ -41,6 +41,8 @@ def test_by_api(server: Server, star: str):
     assert client.predict(loras=["star"], api_name="/verdict")["state"] == "warm"
     word = client.predict(loras=["moon:2"], api_name="/verdict")
     assert (word["state"], word["reason"].partition(".")[0]) == ("refused", "loras: there is no LoRA 'moon'")
+    assert str(server.cache) not in str(word)
+    assert client.predict(loras=["😀" * 90], api_name="/verdict")["state"] == "refused"
     for wrong, sentence in ((["star:9"], "out of range"), ("star", "must be a list"), ([["star"]], "is not a LoRA")):
         with pytest.raises(AppError, match=sentence):
             client.predict(**asked, loras=wrong, api_name="/generate")

@@ -14,6 +14,7 @@ from gradio_client.exceptions import AppError
 from tests.page.driver import GeneratePage
 from tests.page.posts import functions, post, send
 from tests.page.server import ROOT, Server
+from tpu_ui.page.form import FIELDS
 
 
 @pytest.fixture
@@ -99,7 +100,9 @@ def test_no_address_is_fetched(server: Server, listener):
 def test_hidden_endpoints_check_the_caller(server: Server):
     """Posted to directly, they know a caller by his token alone, and a strange one opens nothing."""
     known = functions(server)
-    form = ["not for strangers", "", None, None, "auto", 64, 64, 2, 1, "", 1]
+    given = {"prompt": "not for strangers", "placement": "auto", "width": 64, "height": 64, "steps": 2, "batch": 1}
+    given["strength"] = 0.6
+    form = [given.get(name) for name in FIELDS]
     owner = "a" * 32
     answer = post(server, known["press_generate"], [owner, None, *form], "sessionofowner")
     assert answer["success"], answer

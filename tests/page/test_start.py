@@ -120,6 +120,13 @@ def test_missing_device_ends_at_once(tmp_path: Path):
     server.stop()
 
 
+def test_a_mode_that_the_device_lacks_ends_at_once(tmp_path: Path):
+    server = Server(tmp_path / "cache", "--device", "cpu", "--mode", "fused")
+    assert server.process.wait(30) == 2
+    assert "exists only on a TPU, not on cpu. Choose strict or compile." in server.log
+    server.stop()
+
+
 def test_a_tunnel_that_cannot_be_executed_leaves_the_page_up(tmp_path: Path):
     tunnel = tmp_path / "hub" / "gradio" / "frpc" / "frpc_linux_amd64_v0.3"
     tunnel.parent.mkdir(parents=True)
@@ -174,7 +181,7 @@ def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
         context = browser.new_context(locale="en-US")
         context.set_default_timeout(20_000)
         page = open_page(context, server)
-        page.generate(prompt="the one that ran", width=192, height=192, batch=2, steps=200)
+        page.generate(prompt="the one that ran", width=192, height=192, batch=2, steps=120)
         page.wait_for_panel("Denoising")
         page.generate(prompt="the one that waited", steps=1)
         page.tab.locator("#panel").get_by_text("1 more job of yours in the queue").wait_for()

@@ -113,8 +113,6 @@ def test_sizes_off_the_grid_are_refused_with_their_neighbours(card, width, heigh
 
 def test_the_demos_card_agrees_with_its_folder():
     card = find_card("demo")
-    if not (card.folder / "model_index.json").is_file():
-        pytest.skip("the demo model is not in this checkout")
     found = card_from_folder(inspect_folder(card.folder))
     for name in ("pipeline_class", "size_rule", "default_width", "default_height", "guidance_kind", "text_length"):
         assert getattr(found, name) == getattr(card, name), name
@@ -215,7 +213,7 @@ def test_other_names_are_refused_with_the_ways_to_name_a_model(name, said):
     assert len(str(caught.value)) < 500
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.text(max_size=40))
 @example("~\0")
 @example("./\0")

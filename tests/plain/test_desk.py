@@ -323,3 +323,15 @@ def test_others_may_name_only_the_loras_of_the_folder(desk):
     desk.settings = replace(desk.settings, lora_dir=Path("/srv/own"))
     assert desk.without_paths("Name a file of /srv/own, a path") == "Name a file of own, a path"
     assert desk.read({"loras": ["org/name"]}).loras[0].name == "org/name"
+
+
+def test_settings_of_another_device_leave_the_form_usable():
+    """A picture made in fused mode, on a CPU; and a field that a picture was made without is emptied."""
+    from tpu_ui.page import form, history_tab
+    from tpu_ui.translations import ENGLISH
+
+    desk = SimpleNamespace(options=SimpleNamespace(device=SimpleNamespace(kind="cpu")), model_choices=list)
+    controls = SimpleNamespace(**{name: name for name in form.FIELDS})
+    changes = history_tab.restored(desk, controls, {"prompt": "a star", "mode": "fused", "model": "gone"}, ENGLISH)
+    assert changes == {"prompt": "a star", "negative_prompt": "", "loras": "", "image": None}
+    assert history_tab.restored(desk, controls, {"mode": "compile"}, ENGLISH)["mode"] == "compile"

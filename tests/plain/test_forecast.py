@@ -45,8 +45,8 @@ def test_without_history_nothing_is_claimed(ledger: GraphLedger):
     assert foreseen.seconds is None
 
 
-def test_without_keys_nothing_is_left_to_compile(ledger: GraphLedger):
-    assert forecast(ledger, [], steps=20) == Forecast(WarmupState.WARM, 0, 0.0, 0.0, 0, 0)
+def test_without_keys_nothing_is_left_to_compile_and_no_time_is_claimed(ledger: GraphLedger):
+    assert forecast(ledger, [], steps=20) == Forecast(WarmupState.WARM, 0, 0.0, None, 0, 0)
 
 
 def test_warm_costs_its_own_medians(ledger: GraphLedger):

@@ -99,6 +99,9 @@ COMPILES_NOTHING = {
     "steps": 50,
     "guidance": 9.5,
     "loras": ("style:0.8",),
+    "image": "other.png",
+    "strength": 0.3,
+    "image_sha256": "0" * 64,
     "notices": ("said",),
 }
 
@@ -113,15 +116,26 @@ def test_every_field_of_a_request_is_decided_on():
 @pytest.mark.parametrize("name", sorted(COMPILES_NOTHING))
 @pytest.mark.parametrize("model", ["demo", "flux.1-schnell", "flux.1-dev"])
 def test_these_leave_every_key_as_it_is(name: str, model: str):
-    assert keys_of(replace(BASE, **{name: COMPILES_NOTHING[name]}), model) == keys_of(model=model)
+    bases = [replace(BASE, image="one.png", strength=0.9)]
+    if name not in ("image", "strength", "image_sha256"):
+        bases.append(BASE)
+    for base in bases:
+        assert keys_of(replace(base, **{name: COMPILES_NOTHING[name]}), model) == keys_of(base, model)
+
+
+def test_a_picture_to_start_from_has_a_stage_of_its_own_instead_of_the_latents():
+    text, picture = keys_of(), keys_of(replace(BASE, image="one.png"))
+    assert text.keys() == set(Stage) - {Stage.PICTURE}
+    assert picture.keys() == set(Stage) - {Stage.LATENTS}
+    assert all(text[stage] == picture[stage] for stage in text.keys() & picture.keys())
 
 
 @pytest.mark.parametrize("name", sorted(CHANGES_KEY))
 def test_these_change_a_key(name: str):
     before, after = keys_of(), keys_of(replace(BASE, **{name: CHANGES_KEY[name]}))
-    changed = {stage for stage in Stage if before[stage] != after[stage]}
+    changed = {stage for stage in before if before[stage] != after[stage]}
     sizes = {Stage.LATENTS, Stage.DENOISER, Stage.DECODER}
-    assert changed == (sizes if name in ("width", "height") else set(Stage))
+    assert changed == (sizes if name in ("width", "height") else before.keys())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +145,7 @@ def test_these_change_a_key(name: str):
 )
 def test_these_change_every_key(changes: dict):
     before, after = keys_of(), keys_of(**changes)
-    assert all(before[stage].digest != after[stage].digest for stage in Stage)
+    assert all(before[stage].digest != after[stage].digest for stage in before)
 
 
 @pytest.mark.parametrize("guidance", [0.0, 0.5, 1.0])

@@ -156,6 +156,12 @@ def test_one_of_several_files_has_to_be_named():
         choose_file("org/x", ["README.md"])
 
 
+def test_a_name_that_no_file_can_have(folder: Path):
+    for name in ("a" * 300, "😀" * 90, "./" + "a" * 300, "a" * 300 + "/b"):
+        with pytest.raises(InvalidRequest, match=r"LoRA|no file|File name too long"):
+            find(name, folder)
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

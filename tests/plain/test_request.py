@@ -7,13 +7,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tpu_ui.errors import InvalidRequest
+from tpu_ui.lora import MAX_PATH_CHARACTERS
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.placement import Placement
 from tpu_ui.request import (
     MAX_BATCH,
     MAX_DRAWN_SEED,
     MAX_GUIDANCE,
-    MAX_MODEL_CHARACTERS,
     MAX_PROMPT_CHARACTERS,
     MAX_SEED,
     MAX_SIDE_PX,
@@ -210,7 +210,7 @@ def test_modes_and_placements_by_their_words():
         assert "auto, single, cpu_offload" in refusal(placement=wrong).remedy
 
 
-@pytest.mark.parametrize("model", ["", "  ", 7, True, ["demo"], "m" * (MAX_MODEL_CHARACTERS + 1), "\n"])
+@pytest.mark.parametrize("model", ["", "  ", 7, True, ["demo"], "m" * (MAX_PATH_CHARACTERS + 1), "\n"])
 def test_models_that_are_no_names(model: object):
     assert refusal(model=model).field == "model"
 
@@ -239,7 +239,7 @@ def test_a_request_cannot_be_changed_and_can_be_a_key():
 
 FIELDS = (
     "prompt", "negative_prompt", "model", "mode", "placement", "width", "height", "steps", "guidance", "seed", "batch",
-    "loras",
+    "loras", "image", "strength", "image_sha256",
 )  # fmt: skip
 any_text = st.text(st.characters(exclude_categories=()))
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), any_text, st.sampled_from([10**4000, 2**63]))

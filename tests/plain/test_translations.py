@@ -118,6 +118,7 @@ REPORTS = [
     Report(True, seeds=(1, 2), was_warm=True, timings=Timings(total=0.8), state_before="warm"),
     Report(True, seeds=(1,), timings=Timings(total=4.0), state_before="on_disk"),
     Report(True, seeds=(1,), timings=Timings(total=4.0), state_before="failed"),
+    Report(True, seeds=(1,), state_before="warm", strength=0.5, image_sha256="12" * 32),
 ]
 
 

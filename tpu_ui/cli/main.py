@@ -96,6 +96,8 @@ def _add_generate(commands: argparse._SubParsersAction) -> None:
         help="a LoRA: a safetensors file, its folder, or a Hub id as org/name[/file.safetensors][@revision]; a number "
         "behind the last colon is its weight, -4 to 4 (default 1). May be given several times",
     )
+    parser.add_argument("--image", metavar="FILE", help="a PNG, JPEG or WebP to start from (image to image)")
+    parser.add_argument("--strength", help="how far from --image to go: above 0, at most 1 (default 0.6)")
     parser.add_argument("--out", help="the PNG to write (default out.png); with several pictures -1, -2 ... is added")
     parser.add_argument("--json", action="store_true", help="end with a report as JSON on standard output")
     parser.add_argument(

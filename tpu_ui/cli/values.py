@@ -59,5 +59,7 @@ def request_values(options: argparse.Namespace) -> dict[str, Any]:
         "seed": integer("seed", options.seed),
         "batch": integer("batch", options.batch),
         "loras": options.lora,
+        "image": options.image,
+        "strength": number("strength", options.strength),
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -12,6 +12,7 @@ from tpu_ui.catalogue import find_card
 from tpu_ui.errors import InvalidRequest, TpuUiError
 from tpu_ui.jobs import Job, JobKind, JobState
 from tpu_ui.page.desk import Desk
+from tpu_ui.page.uploads import uploaded
 
 _POLL_SECONDS = 0.1
 
@@ -79,21 +80,25 @@ def _generate(desk: Desk) -> Callable:
         seed: int | None = None,
         batch: int = 1,
         loras: list[str] | None = None,
+        image: dict | None = None,
+        strength: float | None = None,
         wait: bool = True,
         request: gr.Request = None,
     ) -> tuple[list[dict], dict]:
         """Make pictures. Returns the PNG files and the report (the same as --json of the command line).
 
+        `image` is an uploaded file to start from (gradio_client.handle_file), `strength` how far from it to go.
         With wait=False it returns at once: no files, and {"job": id, ...} in the place of the report, to be asked for
         with /status and ended with /cancel.
         """
         given = {
             "prompt": prompt, "negative_prompt": negative_prompt, "model": model, "mode": mode, "placement": placement,
             "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
-            "loras": loras,
+            "loras": loras, "strength": strength,
         }  # fmt: skip
         try:
             owner = _owner(request)
+            given["image"] = uploaded(image)
             job = await asyncio.to_thread(lambda: desk.submit(desk.read(given), owner))
         except TpuUiError as error:
             raise _as_error(error, desk) from error
@@ -129,6 +134,8 @@ def _verdict(desk: Desk) -> Callable:
         negative_prompt: str = "",
         seed: int | None = None,
         loras: list[str] | None = None,
+        image: dict | None = None,
+        strength: float | None = None,
     ) -> dict:
         """What a request will cost, before it runs: state, compiles_expected, seconds_expected, runs, fits, reason,
         nearest_warm. None is: not known yet.
@@ -136,9 +143,10 @@ def _verdict(desk: Desk) -> Callable:
         given = {
             "prompt": prompt, "negative_prompt": negative_prompt, "model": model, "mode": mode, "placement": placement,
             "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
-            "loras": loras,
+            "loras": loras, "strength": strength,
         }  # fmt: skip
         try:
+            given["image"] = uploaded(image)
             return desk.verdict(desk.read(given)).as_dict()
         except TpuUiError as error:
             raise _as_error(error, desk) from error
@@ -229,6 +237,7 @@ def _described(desk: Desk, model_id: str) -> dict[str, Any]:
         "steps": card.default_steps,
         "guidance": card.default_guidance,
         "takes_negative_prompt": card.takes_negative_prompt,
+        "takes_picture": card.takes_picture,
         "sizes": [f"{size.width}x{size.height}" for size in card.ladder],
         "multiple": card.size_rule.multiple,
         "max_side": card.size_rule.max_side,

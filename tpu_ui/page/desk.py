@@ -16,7 +16,7 @@ from tpu_ui.errors import InvalidRequest, TpuUiError
 from tpu_ui.graphs import Stage
 from tpu_ui.hardware import DeviceChoice
 from tpu_ui.jobs import Job, JobKind, JobQueue, JobState
-from tpu_ui.lora import Lora, read_loras
+from tpu_ui.lora import Lora
 from tpu_ui.lora_files import names_in
 from tpu_ui.model_card import ModelCard
 from tpu_ui.modes import ExecutionMode
@@ -156,11 +156,11 @@ class Desk:
         """
         values = dict(values)
         values["model"] = self.model_name(values.get("model"))
-        if values.get("loras"):
-            self._check_loras(read_loras(values["loras"]))
         if values.get("mode") is None and self.options.default_mode is not None:
             values["mode"] = self.options.default_mode
-        return GenerationRequest.from_mapping(values)
+        request = GenerationRequest.from_mapping(values)
+        self._check_loras(request.loras)
+        return request
 
     def _check_loras(self, loras: tuple[Lora, ...]) -> None:
         """On a page that others reach only those of the LoRA folder, for the reasons that hold for models."""
@@ -183,7 +183,8 @@ class Desk:
 
     def verdict(self, request: GenerationRequest, say: Language = ENGLISH) -> Verdict:
         verdict = self.judge.verdict(request, say)
-        return replace(verdict, sentence=self.without_paths(verdict.sentence))
+        reason = None if verdict.reason is None else self.without_paths(verdict.reason)
+        return replace(verdict, sentence=self.without_paths(verdict.sentence), reason=reason)
 
     def warm_at_start(self, sizes: tuple[tuple[int, int], ...] | str) -> None:
         """Put warm-ups of the default model into the queue: these sizes, or "last" for those used last.

@@ -1,15 +1,19 @@
 """The form of the Generate tab as a request's names and values, and back."""
 
+import os
 from typing import Any
 
 from tpu_ui.errors import InvalidRequest
 from tpu_ui.lora import lines_of
 from tpu_ui.model_card import ModelCard
+from tpu_ui.page.uploads import uploaded
 from tpu_ui.request import MAX_SEED, GenerationRequest
+from tpu_ui.resolution import DEFAULT_STRENGTH
 
 FIELDS = (
     "prompt", "negative_prompt", "model", "mode", "placement",
     "width", "height", "steps", "guidance", "seed", "batch", "loras",
+    "image", "strength",
 )  # fmt: skip
 """The order in which the form's controls are given to handlers."""
 
@@ -20,7 +24,8 @@ def values(*controls: Any) -> dict[str, Any]:
     """Names and values from the form's controls, in the order of FIELDS. An empty control is the default.
 
     Raises:
-        InvalidRequest: the seed is not a number. The rest is checked by the request itself.
+        InvalidRequest: the seed is not a number, or the picture was not uploaded. The rest is checked by the
+            request itself.
     """
     form = dict(zip(FIELDS, controls, strict=True))
     for name in _WHOLE_NUMBERS:
@@ -28,6 +33,9 @@ def values(*controls: Any) -> dict[str, Any]:
     form["seed"] = seed(form["seed"])
     form["prompt"] = form["prompt"] or ""
     form["negative_prompt"] = form["negative_prompt"] or ""
+    form["image"] = uploaded(form["image"])
+    if form["image"] is None:
+        form["strength"] = None  # its slider always has a value
     form["loras"] = lines_of(form["loras"] or "") or None
     return {name: value for name, value in form.items() if (value is not None and value != "") or "prompt" in name}
 
@@ -63,6 +71,9 @@ def from_request(request: GenerationRequest, model_id: str) -> dict[str, Any]:
     restored["mode"] = request.mode.value if request.mode is not None else None
     restored["placement"] = request.placement.value
     restored["loras"] = "\n".join(map(str, request.loras))
+    if request.image is not None and not os.path.isfile(request.image):
+        restored["image"] = None
+    restored["strength"] = request.strength or DEFAULT_STRENGTH
     restored["seed"] = "" if request.seed is None else str(request.seed)
     return restored
 

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -130,14 +131,19 @@ def wire(
 
 
 def _pictures(desk: Desk, tab: GenerateTab, job: Job, say: Language) -> dict:
-    made = zip(job.result.report.images, job.result.report.seeds, strict=False)
-    pictures = [(str(desk.picture(path)), say("seed {seed}", seed=seed)) for path, seed in made]
+    pictures = [(str(desk.picture(path)), say("seed {seed}", seed=seed)) for path, seed in _kept(job)]
     return {
         tab.gallery: gr.Gallery(pictures, selected_index=0 if pictures else None),
         tab.report: render.report(desk.report_of(job), say),
         tab.reuse_seed: gr.Button(interactive=True),
         tab.use_settings: gr.Button(interactive=True),
     }
+
+
+def _kept(job: Job) -> list[tuple[str, int]]:
+    """The pictures of a job that were not deleted since, with their seeds."""
+    made = zip(job.result.report.images, job.result.report.seeds, strict=False)
+    return [(path, seed) for path, seed in made if Path(path).exists()]
 
 
 # -- the verdict ------------------------------------------------------------------------------------------------------
@@ -208,9 +214,12 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
     def follow_model(model: Any, last: str) -> tuple:
         """However it came into the form: chosen, or with the settings of a picture."""
         try:
-            return model, gr.Textbox(interactive=desk.card(model).takes_negative_prompt)
+            card = desk.card(model)
         except TpuUiError:
-            return last, gr.skip()
+            return last, gr.skip(), gr.skip(), gr.skip()
+        takes = card.takes_picture  # what is out of sight would be refused: it goes
+        negative = gr.Textbox(interactive=card.takes_negative_prompt)
+        return model, negative, gr.Accordion(visible=takes), gr.skip() if takes else None
 
     def choose_size(label: Any) -> tuple[int, int]:
         try:
@@ -228,7 +237,8 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
     tab.model.input(
         choose_model, [tab.model, usable_model], [tab.model, tab.width, tab.height, tab.steps, tab.guidance], **PRESS
     )
-    tab.model.change(follow_model, [tab.model, usable_model], [usable_model, tab.negative_prompt], **QUICK)
+    followed_model = [usable_model, tab.negative_prompt, tab.picture_box, tab.image]
+    tab.model.change(follow_model, [tab.model, usable_model], followed_model, **QUICK)
     tab.sizes.input(choose_size, tab.sizes, [tab.width, tab.height], **QUICK)
     tab.swap.click(lambda width, height: (height, width), [tab.width, tab.height], [tab.width, tab.height], **QUICK)
     tab.random_seed.click(lambda: "", None, tab.seed, **QUICK)
@@ -246,7 +256,7 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
         job = _shown_job(desk, owner, now)
         if job is None or job.result is None:
             return gr.skip()
-        seeds = job.result.report.seeds
+        seeds = [seed for _, seed in _kept(job)] or job.result.report.seeds
         return str(seeds[index] if isinstance(index, int) and index < len(seeds) else seeds[0])
 
     def select(event: gr.SelectData) -> int:

@@ -10,6 +10,7 @@ from tpu_ui.modes import ExecutionMode, check_mode_on_device, default_mode
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.placement import Placement
+from tpu_ui.resolution import DEFAULT_STRENGTH
 from tpu_ui.translations import ENGLISH, Language, marked
 
 _PLACEMENT_WORDS = {
@@ -35,6 +36,9 @@ class GenerateTab:
     seed: gr.Textbox
     batch: gr.Number
     loras: gr.Textbox
+    image: gr.Image
+    strength: gr.Slider
+    picture_box: gr.Accordion
     sizes: gr.Radio
     swap: gr.Button
     random_seed: gr.Button
@@ -88,9 +92,9 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
             "steps": card.default_steps, "guidance": card.default_guidance,
         }  # fmt: skip
         choices = form.size_choices(card, {}, {})
-        takes_negative = card.takes_negative_prompt
+        takes_negative, takes_picture = card.takes_negative_prompt, card.takes_picture
     except TpuUiError:
-        defaults, choices, takes_negative = {}, [], True
+        defaults, choices, takes_negative, takes_picture = {}, [], True, True
     mode = desk.options.default_mode or default_mode(kind, desk.settings.defer_and_fuse)
     with gr.Row(elem_id="workbench"):
         with gr.Column(elem_id="ask"):
@@ -137,6 +141,18 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
             with gr.Row(elem_id="seed-row"):
                 seed = gr.Textbox(label=text("seed"), placeholder=text("seed_hint"), max_lines=1, elem_id="seed")
                 random_seed = gr.Button("⚄", elem_id="random-seed", min_width=44, scale=0, elem_classes="icon")
+            with gr.Accordion(
+                text("from_picture"), open=False, visible=takes_picture, elem_id="from-picture"
+            ) as picture_box:
+                # Without a mode the file itself is handed over, turned and with its transparency.
+                image = gr.Image(
+                    type="filepath", image_mode=None, sources=["upload", "clipboard"], label=text("picture"),
+                    height=200, elem_id="image", buttons=[],
+                )  # fmt: skip
+                strength = gr.Slider(
+                    0.01, 1, value=DEFAULT_STRENGTH, step=0.01, label=text("strength"), info=text("strength_hint"),
+                    elem_id="strength",
+                )  # fmt: skip
             with gr.Accordion(text("advanced"), open=False, elem_id="advanced"):
                 loras = gr.Textbox(
                     label=text("loras"), placeholder=text("loras_hint"), info=_lora_names(desk), lines=2, max_lines=8,
@@ -161,7 +177,8 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
     controls = {
         "prompt": prompt, "negative_prompt": negative, "model": model, "mode": mode_box, "placement": placement,
         "width": width, "height": height, "steps": steps, "guidance": guidance, "seed": seed, "batch": batch,
-        "loras": loras, "sizes": sizes, "swap": swap, "random_seed": random_seed, "generate": generate,
+        "loras": loras, "image": image, "strength": strength, "picture_box": picture_box, "sizes": sizes, "swap": swap,
+        "random_seed": random_seed, "generate": generate,
         "cancel": cancel, "nearest": nearest, "verdict": verdict, "panel": panel, "gallery": gallery,
         "preview": preview, "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings,
         "report": report,

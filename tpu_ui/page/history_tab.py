@@ -1,6 +1,7 @@
 """The History tab: this browser's pictures (or everybody's, where history is shared), newest first."""
 
 from datetime import datetime
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -10,7 +11,7 @@ from tpu_ui.outputs import HistoryEntry
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
-from tpu_ui.page.generate_tab import GenerateTab
+from tpu_ui.page.generate_tab import GenerateTab, mode_choices
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.translations import Language, marked
@@ -29,7 +30,11 @@ _NAMES = {
     "seed": marked("seed"),
     "batch": marked("batch"),
     "loras": marked("LoRAs"),
+    "strength": marked("strength"),
+    "image_sha256": marked("started from (SHA-256)"),
 }
+
+_GIVE_AGAIN = marked("It started from a picture (SHA-256 {digest}…), which has to be given again.")
 
 
 def build_and_wire(
@@ -98,22 +103,38 @@ def build_and_wire(
     gallery.select(choose, entries, [chosen, details, restore, delete], **QUICK)
     delete.click(remove, [browser, search, chosen], view, **PRESS)
 
-    def use(entry: HistoryEntry | None) -> dict:
-        return restored(desk, target, {} if entry is None else entry.fields) | {tabs: gr.Tabs(selected="generate")}
+    def use(entry: HistoryEntry | None, request: gr.Request) -> dict:
+        changes = restored(desk, target, {} if entry is None else entry.fields, language_of(request))
+        return changes | {tabs: gr.Tabs(selected="generate")}
 
-    restore.click(use, chosen, [tabs, *target.request], **QUICK)
+    restore.click(use, chosen, [tabs, *target.request], **PRESS)
 
 
-def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any]) -> dict:
+def is_offered(value: Any, choices: list[tuple[str, str]]) -> bool:
+    """Whether a value is one of a dropdown's, which are given as labels and values."""
+    return value in [offered for _, offered in choices]
+
+
+def give_again(fields: dict[str, Any], say: Language) -> str:
+    """What to tell where a recipe's fields name a picture that it started from."""
+    return say(_GIVE_AGAIN, digest=fields["image_sha256"][:12])
+
+
+def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Language) -> dict:
     """Changes of the form that bring a recipe's settings back; a model that is not on offer is left out."""
     changes: dict[Any, Any] = {}
-    if fields:  # a picture without LoRAs leaves none in the form
-        fields = {"loras": []} | fields
+    if fields:  # what a picture was made without does not stay in the form; none holds the one that it started from
+        fields = {"prompt": "", "negative_prompt": "", "loras": [], "image": None} | fields
+    if "image_sha256" in fields:
+        gr.Info(escape(give_again(fields, say)))
     for name in form.FIELDS:
         if name not in fields:
             continue
         value = fields[name]
-        if name == "model" and value not in dict((model_id, label) for label, model_id in desk.model_choices()):
+        if name == "model" and not is_offered(value, desk.model_choices()):
+            continue
+        if name == "mode" and not is_offered(value, mode_choices(desk.options.device.kind)):
+            gr.Info(escape(say("Its mode does not exist on this device; the mode in the form stays as it is.")))
             continue
         if name in ("mode", "placement", "seed"):
             value = str(value)
@@ -134,6 +155,6 @@ def _details(entry: HistoryEntry, say: Language) -> str:
 
 
 def settings_rows(fields: dict[str, Any], say: Language) -> list[tuple[str, str]]:
-    """A recipe's fields as names and values, in the form's order."""
-    given = {name: fields[name] for name in form.FIELDS if fields.get(name) not in (None, "", [])}
+    """A recipe's fields as names and values."""
+    given = {name: fields[name] for name in _NAMES if fields.get(name) not in (None, "", [])}
     return [(say(_NAMES[name]), ", ".join(v) if isinstance(v, list) else str(v)) for name, v in given.items()]

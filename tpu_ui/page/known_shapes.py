@@ -7,6 +7,7 @@ from tpu_ui.graphs import GraphKey, Stage, WarmupState, worst
 from tpu_ui.ledger import GraphRecord
 
 OTHER_VERSIONS = "other versions"
+_LATENTS = (Stage.LATENTS, Stage.PICTURE)  # one of the two is in each shape
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class KnownShape:
     mode: str
     placement: str
     guidance_on: bool
+    from_picture: bool
     width: int
     height: int
     batch: int
@@ -36,11 +38,11 @@ class KnownShape:
 def known_shapes(
     records: Sequence[GraphRecord], state_of: Callable[[GraphKey], WarmupState], toolchain: tuple[tuple[str, str], ...]
 ) -> list[KnownShape]:
-    """One row a shape, the last used first."""
+    """One row a shape, the last used first; image to image has rows of its own."""
     anchors = {
-        (*_kin(record.key), record.key.width, record.key.height): record.key
+        (*_kin(record.key), record.key.stage, record.key.width, record.key.height): record.key
         for record in records
-        if record.key.stage == Stage.LATENTS
+        if record.key.stage in _LATENTS
     }
     shapes = [_gather(anchor, records, state_of, toolchain) for anchor in anchors.values()]
     return sorted(shapes, key=lambda shape: -shape.last_used)
@@ -61,6 +63,7 @@ def _gather(
         mode=anchor.mode,
         placement=anchor.placement,
         guidance_on=anchor.guidance_on,
+        from_picture=anchor.stage == Stage.PICTURE,
         width=anchor.width,
         height=anchor.height,
         batch=anchor.batch,
@@ -81,6 +84,8 @@ def _is_part(key: GraphKey, anchor: GraphKey) -> bool:
     """Whether a record belongs to the shape: by size, or by the number of tokens, or as the text that all share."""
     # The decoder does not know of guidance.
     if key.stage != Stage.DECODER and key.guidance_on != anchor.guidance_on:
+        return False
+    if key.stage in _LATENTS and key.stage != anchor.stage:
         return False
     if key.stage == Stage.TEXT:
         return True

@@ -7,9 +7,9 @@ import gradio as gr
 from tpu_ui.errors import TpuUiError
 from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
-from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
+from tpu_ui.page.generate_handlers import PRESS, QUICK
 from tpu_ui.page.generate_tab import GenerateTab
-from tpu_ui.page.history_tab import restored, settings_rows
+from tpu_ui.page.history_tab import give_again, is_offered, restored, settings_rows
 from tpu_ui.page.labels import language_of
 from tpu_ui.recipe import read_recipe
 from tpu_ui.translations import marked
@@ -41,13 +41,16 @@ def build_and_wire(
         try:
             recipe = read_recipe(path)
         except TpuUiError as error:
-            raise as_toast(error, desk) from error
+            told = desk.without_paths(str(error))
+            return {}, render.sentence(told), gr.Button(interactive=False)
         if recipe.source is None:
             return {}, render.sentence(say("No settings are in this picture.")), gr.Button(interactive=False)
         notices = list(recipe.notices)
         model = recipe.fields.get("model")
-        if model is not None and model not in [model_id for _, model_id in desk.model_choices()]:
+        if model is not None and not is_offered(model, desk.model_choices()):
             notices.append(say("Its model is not on this server's list; the model in the form stays as it is."))
+        if "image_sha256" in recipe.fields:
+            notices.append(give_again(recipe.fields, say))
         html = render.rows(
             [
                 (say("written by"), recipe.source),
@@ -58,12 +61,12 @@ def build_and_wire(
         )
         return recipe.fields, html, gr.Button(interactive=bool(recipe.fields))
 
+    def use(known: dict[str, Any], request: gr.Request) -> dict:
+        return restored(desk, target, known, language_of(request)) | {tabs: gr.Tabs(selected="generate")}
+
     def first_words(request: gr.Request) -> str:
         return render.sentence(language_of(request)(_NOTHING))
 
     greeted.then(first_words, None, found, **QUICK)
     picture.change(read_png, picture, [fields, found, restore], **PRESS)
-    restore.click(
-        lambda known: restored(desk, target, known) | {tabs: gr.Tabs(selected="generate")},
-        fields, [tabs, *target.request], **QUICK,
-    )  # fmt: skip
+    restore.click(use, fields, [tabs, *target.request], **PRESS)

@@ -19,6 +19,7 @@ from tpu_ui.catalogue import default_model_on
 from tpu_ui.engine import engine_starter
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
 from tpu_ui.jobs import Engine, JobQueue
+from tpu_ui.modes import check_mode_on_device
 from tpu_ui.page.options import AppOptions
 from tpu_ui.settings import Settings
 
@@ -40,9 +41,11 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     """Start the page; the device opens behind it. On the way out everything is closed.
 
     Raises:
-        TpuUiError: the device is not there, or no port is free. Nothing was loaded.
+        TpuUiError: the device is not there, lacks the mode, or no port is free. Nothing was loaded.
     """
     device = hardware.choose_device(options.device)
+    if options.mode is not None:
+        check_mode_on_device(options.mode, device.kind)
     port = find_port(options.host, options.port, options.port_is_fixed)
     served_dir = _own_served_dir(settings.cache_dir / "served")
     # Gradio reads it when it is imported; its default is one folder for all users of the machine.

@@ -8,7 +8,7 @@ from tpu_ui import wording
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import DoesNotFit, LoadFailed, TpuUiError, UnusableModel
 from tpu_ui.forecast import Forecast
-from tpu_ui.graphs import GraphKey, Stage, WarmupState
+from tpu_ui.graphs import GraphKey, WarmupState
 from tpu_ui.jobs import JobQueue
 from tpu_ui.ledger import GraphLedger
 from tpu_ui.model_card import ModelCard
@@ -213,7 +213,7 @@ def _with_remarks(word: Verdict, resolved: ResolvedRequest) -> Verdict:
 def _is_like(key: GraphKey, resolved: ResolvedRequest) -> bool:
     request = resolved.request
     return (
-        key.stage == Stage.LATENTS
+        key.stage == resolved.latents_stage
         and (key.model, key.revision) == (resolved.card.id, resolved.revision)
         and (key.mode, key.placement) == (request.mode.value, request.placement.value)
         and key.guidance_on == resolved.guidance_on

@@ -15,7 +15,7 @@ from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
 from tpu_ui.page.generate_handlers import NO_SESSION, PRESS, QUICK, as_toast, state_labels
 from tpu_ui.page.generate_tab import mode_choices
-from tpu_ui.page.known_shapes import OTHER_VERSIONS, known_shapes
+from tpu_ui.page.known_shapes import OTHER_VERSIONS, KnownShape, known_shapes
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.shapes import parse_size
@@ -180,7 +180,7 @@ def _table(desk: Desk, say: Language) -> str:
             shape.model,
             f"{shape.width}×{shape.height}",
             str(shape.batch),
-            shape.mode + ("" if shape.guidance_on else ", " + say("no guidance")),
+            ", ".join((shape.mode, *_remarks(shape, say))),
             shape.placement,
             str(shape.graphs),
             wording.duration(shape.compile_seconds, say) if shape.graphs else "–",
@@ -195,6 +195,11 @@ def _table(desk: Desk, say: Language) -> str:
     told = {name: wording.size_in_bytes(count, say) for name, count in sizes.items()}
     cache = say("Compiled graphs on disk: {used} of {budget}.", **told)
     return render.table(head, lines, empty) + render.sentence(cache)
+
+
+def _remarks(shape: KnownShape, say: Language) -> list[str]:
+    told = {say("no guidance"): not shape.guidance_on, say("from a picture"): shape.from_picture}
+    return [words for words, holds in told.items() if holds]
 
 
 def _state(word: str, say: Language) -> str:

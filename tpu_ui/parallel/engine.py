@@ -83,7 +83,7 @@ class GroupEngine:
         """See `PipelineManager.foresee`. Any thread; rank 0 is not asked."""
         resolved, _ = self.resolver.resolve(request)
         keys = self.resolver.graph_keys(resolved, self.toolchain)
-        return resolved, forecast(self.ledger, list(keys.values()), resolved.request.steps, resolved.runs)
+        return resolved, forecast(self.ledger, list(keys.values()), resolved.steps_run, resolved.runs)
 
     def generate(
         self, request: GenerationRequest, emit: ProgressListener, cancelled: Callable[[], bool]
