@@ -21,12 +21,8 @@ LIMITS = Limits(partners=1.0, joining=60.0, beat=0.2, silent=15.0, stall=6.0, wa
 
 
 @pytest.fixture(scope="session")
-def flux(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests import tiny_pipelines
-
-    folder = tmp_path_factory.mktemp("parallel")
-    tiny_pipelines.save("flux", folder)
-    return folder / "flux"
+def flux(tiny_models: Path) -> Path:
+    return tiny_models / "flux"
 
 
 @pytest.fixture(scope="session")
@@ -55,28 +51,29 @@ def request_for() -> Callable[..., GenerationRequest]:
     return build
 
 
-@pytest.fixture(scope="session")
-def sd3(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from tests import tiny_pipelines
-
-    folder = tmp_path_factory.mktemp("parallel")
-    tiny_pipelines.save("sd3", folder)
-    return folder / "sd3"
-
-
 def pixels_of(result: GenerationResult) -> numpy.ndarray:
     """Signed, so that two can be subtracted."""
     return numpy.asarray(result.images[0]).astype(int)
 
 
 @pytest.fixture(scope="session")
-def expected_pixels(flux: Path, tmp_path_factory: pytest.TempPathFactory) -> numpy.ndarray:
-    """What one process makes on the CPU of `request_for()`."""
+def alone(flux: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[GenerationRequest], numpy.ndarray]:
+    """The picture that one process makes of a request on the CPU."""
     from tpu_ui.manager import PipelineManager
     from tpu_ui.torch_runtime import TorchRuntime
 
-    manager = PipelineManager(TorchRuntime("cpu"), Settings(cache_dir=tmp_path_factory.mktemp("alone")), str(flux))
-    request = GenerationRequest.from_mapping(REQUEST | {"mode": "strict"})
-    result = manager.generate(request, lambda _: None, lambda: False)
-    manager.close()
-    return pixels_of(result)
+    settings = Settings(cache_dir=tmp_path_factory.mktemp("alone"))
+
+    def run(request: GenerationRequest) -> numpy.ndarray:
+        manager = PipelineManager(TorchRuntime("cpu"), settings, str(flux))
+        result = manager.generate(request, lambda _: None, lambda: False)
+        manager.close()
+        return pixels_of(result)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def expected_pixels(alone: Callable[[GenerationRequest], numpy.ndarray]) -> numpy.ndarray:
+    """What one process makes of `request_for()`."""
+    return alone(GenerationRequest.from_mapping(REQUEST | {"mode": "strict"}))

@@ -4,6 +4,7 @@ import time
 
 import psutil
 import pytest
+from PIL import Image
 
 from tests.parallel.conftest import pixels_of
 from tpu_ui.errors import GenerationFailed, InvalidRequest, JobCancelled, ModeNotAllowed, WorkerLost
@@ -26,7 +27,21 @@ def test_two_ranks_make_the_picture_of_one_process(group, request_for, expected_
     assert abs(pixels_of(run(group, request_for(seed=1))) - expected_pixels).max() > TOLERANCE_8_BIT
 
 
-def test_what_the_group_cannot_run_is_refused_and_it_stays(group, request_for, sd3):
+@pytest.mark.parametrize("model", ["flux2", "flux2-klein", "qwen-image"])
+def test_text_encoders_are_split_too(group, request_for, alone, tiny_models, model):
+    request = request_for(model=str(tiny_models / model))
+    assert abs(pixels_of(run(group, request)) - alone(request)).max() <= TOLERANCE_8_BIT
+
+
+def test_a_picture_to_start_from(group, request_for, alone, expected_pixels, tmp_path):
+    Image.new("RGB", (64, 64), (200, 30, 30)).save(tmp_path / "red.png")
+    request = request_for(image=str(tmp_path / "red.png"), strength=0.5)
+    pixels = pixels_of(run(group, request))
+    assert abs(pixels - alone(request)).max() <= TOLERANCE_8_BIT
+    assert abs(pixels - expected_pixels).max() > TOLERANCE_8_BIT
+
+
+def test_what_the_group_cannot_run_is_refused_and_it_stays(group, request_for, tiny_models):
     pids = group.pids
     with pytest.raises(ModeNotAllowed, match="single is for one device"):
         run(group, request_for(placement="single"))
@@ -35,7 +50,7 @@ def test_what_the_group_cannot_run_is_refused_and_it_stays(group, request_for, s
     with pytest.raises(InvalidRequest, match="loras: cannot be merged"):
         run(group, request_for(loras=["x"]))
     with pytest.raises(ModeNotAllowed, match=r"cannot be split.*Choose one of these"):
-        run(group, request_for(model=str(sd3)))
+        run(group, request_for(model=str(tiny_models / "sd3")))
     assert group.pids == pids
 
 
@@ -69,7 +84,6 @@ def test_a_fault_between_two_steps_is_told_and_the_ranks_go_on(group, request_fo
         ("1 2 before raise", r"Rank 1 \(process \d+\) failed where the others could not follow: .*: injected"),
         ("0 2 after kill", r"Rank 0 \(process \d+\) was killed by SIGKILL"),
         ("1 2 before hang", r"Rank 1 \(process \d+\) has not gone on for 6 s \(in _fail in cpu_rank\.py"),
-        ("1 2 before kill", r"Rank 1 \(process \d+\) was killed by SIGKILL"),
     ],
 )
 def test_a_lost_rank_ends_the_job_and_the_group_starts_again(group, request_for, fault_file, fault, sentence):

@@ -86,6 +86,18 @@ def test_a_meeting_place_that_is_taken_or_not_there_is_named():
         launch.open_store(OuterLaunch(1, 2, 1, "127.0.0.1", free_port(), has_agent=False), 1.0)
 
 
+@pytest.mark.usefixtures("fault_file")
+def test_four_ranks(tiny_models, request_for, alone, tmp_path):
+    model = str(tiny_models / "flux-4-heads")
+    engine = GroupEngine(Setup("cpu", Settings(cache_dir=tmp_path), model, 4, LIMITS), rank_module=RANK_MODULE)
+    try:
+        result = engine.generate(request_for(model=model), lambda _: None, lambda: False)
+        assert len(engine.pids) == 4
+    finally:
+        engine.close()
+    assert abs(pixels_of(result) - alone(request_for(model=model))).max() <= TOLERANCE_8_BIT
+
+
 @pytest.mark.emulated
 def test_one_rank_on_the_emulated_device(flux, request_for, expected_pixels):
     """The true path: tpu_dist, a mesh of TPUs, and the split transformer compiled whole."""
