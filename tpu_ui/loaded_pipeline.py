@@ -1,7 +1,6 @@
 """A pipeline in memory: where it is placed, in which mode it runs, and one run of it."""
 
 import functools
-import gc
 import inspect
 import logging
 from collections.abc import Callable
@@ -148,7 +147,6 @@ class LoadedPipeline:
         self._last_latents = None
         self.kept_text.clear()
         del self.pipeline, self.image_to_image
-        gc.collect()
 
     # -- one pass -----------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from tpu_ui.settings import Settings
 
 REQUEST = {"prompt": "a red cat", "width": 64, "height": 64, "steps": 4, "seed": 0}
 RANK_MODULE = "tests.parallel.cpu_rank"
-LIMITS = Limits(partners=1.0, joining=60.0, beat=0.2, silent=15.0, stall=6.0, warm_stall=6.0, fault=2.0, ending=5.0)
+LIMITS = Limits(partners=1.0, joining=60.0, beat=0.2, silent=15.0, stall=30.0, warm_stall=6.0, fault=2.0, ending=5.0)
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy
 import psutil
 import pytest
+from gradio_client import Client
+from PIL import Image
 
-from tests.conftest import TEST_CACHE
-from tests.parallel.conftest import LIMITS, RANK_MODULE, pixels_of
+from tests.page.server import Server
+from tests.parallel.conftest import LIMITS, RANK_MODULE, REQUEST, pixels_of
 from tests.parallel.cpu_rank import IS_LAUNCHED_BY_ANOTHER
 from tests.parallel.test_group import TOLERANCE_8_BIT
 from tpu_ui.errors import DeviceUnavailable
@@ -99,15 +102,25 @@ def test_four_ranks(tiny_models, request_for, alone, tmp_path):
 
 
 @pytest.mark.emulated
-def test_one_rank_on_the_emulated_device(flux, request_for, expected_pixels):
-    """The true path: tpu_dist, a mesh of TPUs, and the split transformer compiled whole."""
-    engine = GroupEngine(Setup("tpu-emulated", Settings(cache_dir=TEST_CACHE), str(flux), 1))
+def test_app_py_over_one_emulated_device(flux, expected_pixels, tmp_path):
+    """The true path from the page: tpu_dist, a mesh of TPUs, the split transformer compiled whole; and Ctrl+C."""
+    arguments = ("--device", "tpu-emulated", "--model", str(flux), "--tensor-parallel", "auto", "--mode", "compile")
+    server = Server(tmp_path / "cache", *arguments)
     try:
-        request = request_for(mode="compile")
-        first = engine.generate(request, lambda _: None, lambda: False)
-        assert abs(pixels_of(first) - expected_pixels).max() <= TOLERANCE_8_BIT
-        assert engine.foresee(request)[1].state == "warm"
-        again = engine.generate(request_for(mode="compile", steps=6, seed=5, prompt="x"), lambda _: None, lambda: False)
-        assert (again.report.was_warm, again.report.new_compiles) == (True, 0)
+        server.wait_until_ready()
+        ranks = psutil.Process(server.process.pid).children()
+        client = Client(server.url, verbose=False)
+        assert client.predict(width=64, height=64, api_name="/verdict")["state"] == "cold"
+        pictures, report = client.predict(**REQUEST, api_name="/generate")
+        with Image.open(pictures[0]) as picture:
+            assert abs(numpy.asarray(picture).astype(int) - expected_pixels).max() <= TOLERANCE_8_BIT
+        assert (report["placement"], report["new_compiles"] > 0) == ("tensor_parallel", True)
+        assert client.predict(width=64, height=64, api_name="/verdict")["state"] == "warm"
+        report = client.predict(**REQUEST | {"steps": 6, "seed": 5, "prompt": "x"}, api_name="/generate")[1]
+        assert (report["was_warm"], report["new_compiles"]) == (True, 0)
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(30)
+        _, alive = psutil.wait_procs(ranks, timeout=10)
+        assert (len(ranks), alive) == (1, [])
     finally:
-        engine.close()
+        server.stop()
