@@ -6,9 +6,13 @@ from dataclasses import replace
 
 from huggingface_hub import get_token
 
+from tpu_ui.catalogue import default_model_on
 from tpu_ui.errors import TpuUiError
+from tpu_ui.hardware import choose_device
 from tpu_ui.page.options import parse_options
 from tpu_ui.page.serve import HideSecrets, announce, serve, wait_for_end
+from tpu_ui.parallel.setup import OuterLaunch
+from tpu_ui.parallel.starting import run_launched_rank
 from tpu_ui.settings import read_settings
 
 
@@ -25,6 +29,11 @@ def main() -> int:
             settings = replace(settings, hub_cache_dir=options.hub_cache)
         if options.loras is not None:
             settings = replace(settings, lora_dir=options.loras)
+        if options.tensor_parallel and (outer := OuterLaunch.find()) is not None and outer.rank > 0:
+            choice = choose_device(options.device)
+            model = options.model or default_model_on(choice.kind)
+            run_launched_rank(choice, settings, model, options.tensor_parallel, outer)
+            return 0
         with serve(options, settings) as served:
             print("\n".join(announce(options, served)), flush=True)
             wait_for_end()

@@ -95,11 +95,12 @@ def sd3(with_t5: bool = False, **changes: object) -> StableDiffusion3Pipeline:
     )  # fmt: skip
 
 
-def flux(guidance_embeds: bool = False) -> FluxPipeline:
+def flux(guidance_embeds: bool = False, heads: int = 2) -> FluxPipeline:
     tokenizer = byte_tokenizer()
     transformer = FluxTransformer2DModel(
-        patch_size=1, in_channels=16, num_layers=2, num_single_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=32, pooled_projection_dim=32, guidance_embeds=guidance_embeds, axes_dims_rope=(4, 6, 6),
+        patch_size=1, in_channels=16, num_layers=2, num_single_layers=2, attention_head_dim=16,
+        num_attention_heads=heads, joint_attention_dim=32, pooled_projection_dim=32, guidance_embeds=guidance_embeds,
+        axes_dims_rope=(4, 6, 6),
     )  # fmt: skip
     t5 = T5Config(vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
     return FluxPipeline(
@@ -228,7 +229,7 @@ def flux2() -> Flux2Pipeline:
     tokenizer = pixtral_tokenizer()
     text = MistralConfig(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=30,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=8, sliding_window=None, initializer_range=_LIVELY,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=None, initializer_range=_LIVELY,
     )  # fmt: skip
     vision = PixtralVisionConfig(
         hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, image_size=32, patch_size=8
@@ -242,7 +243,7 @@ def _qwen3(tokenizer: Qwen2Tokenizer, layers: int) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(
         Qwen3Config(
             vocab_size=len(tokenizer), hidden_size=16, intermediate_size=24, num_hidden_layers=layers,
-            num_attention_heads=2, num_key_value_heads=1, head_dim=8, initializer_range=_LIVELY,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, initializer_range=_LIVELY,
             bos_token_id=None, eos_token_id=None,
         )
     )  # fmt: skip
@@ -275,18 +276,18 @@ def z_image() -> ZImagePipeline:
 def qwen_image() -> QwenImagePipeline:
     tokenizer = qwen_tokenizer()
     text = {
-        "vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1, "initializer_range": _LIVELY,
+        "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 24, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": _LIVELY,
         "bos_token_id": None, "eos_token_id": None,
         "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
     }  # fmt: skip
     vision = {
-        "depth": 1, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 16,
+        "depth": 1, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 32,
         "fullatt_block_indexes": [0],
     }  # fmt: skip
     transformer = QwenImageTransformer2DModel(
         in_channels=16, out_channels=4, num_layers=2, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=16, axes_dims_rope=(4, 6, 6),
+        joint_attention_dim=32, axes_dims_rope=(4, 6, 6),
     )  # fmt: skip
     vae = AutoencoderKLQwenImage(
         base_dim=8, z_dim=4, dim_mult=[1, 2], num_res_blocks=1, temperal_downsample=[False],
@@ -333,6 +334,7 @@ BUILDERS = {
     "sd3.5-large": lambda: sd3(with_t5=True, qk_norm="rms_norm"),
     "sd3.5-medium": lambda: sd3(with_t5=True, qk_norm="rms_norm", dual_attention_layers=(0,)),
     "flux": flux,
+    "flux-4-heads": lambda: flux(heads=4),
     "flux-guided": lambda: flux(guidance_embeds=True),
     "sdxl": sdxl,
     "flux2": flux2,

@@ -17,6 +17,7 @@ _DECIDING = (
     "resolution",
     "runs",
     "schedule",
+    "sharding",
     "torch_runtime",
     "tpu_runtime",
 )

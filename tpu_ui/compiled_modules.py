@@ -40,8 +40,8 @@ def _outermost(blocks: list[torch.nn.Module]) -> list[torch.nn.Module]:
 
 
 def modules_to_compile(pipeline: diffusers.DiffusionPipeline, placement: Placement) -> list[torch.nn.Module]:
-    """What compile mode compiles: the whole denoiser on one chip; under CPU offload its repeated blocks, since
-    accelerate's hooks cannot be traced.
+    """What compile mode compiles: the whole denoiser on one chip and under tensor parallel; under CPU offload its
+    repeated blocks, since accelerate's hooks cannot be traced.
 
     Not the VAE and the text encoders: the fused eager mode around the compiled modules makes as few graphs of them (a
     tiny FLUX.1: 7 with and without the decoder compiled), while TorchTPU 0.2.0 refuses the decoder's group_norm after
@@ -49,7 +49,7 @@ def modules_to_compile(pipeline: diffusers.DiffusionPipeline, placement: Placeme
     """
     chosen: list[torch.nn.Module] = []
     for module in denoisers(pipeline).values():
-        chosen += [module] if placement is Placement.SINGLE else repeated_blocks(module)
+        chosen += repeated_blocks(module) if placement is Placement.CPU_OFFLOAD else [module]
     return chosen
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -68,6 +69,14 @@ def compile_full_graph(function: Callable, backend: str) -> Callable:
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
 
 
+_forbidding = threading.Event()
+
+
+def are_recompiles_forbidden() -> bool:
+    """Whether the device thread is inside `recompiles_forbidden`."""
+    return _forbidding.is_set()
+
+
 @contextlib.contextmanager
 def recompiles_forbidden() -> Iterator[None]:
     """Inside, a new graph raises instead of compiling.
@@ -76,6 +85,7 @@ def recompiles_forbidden() -> Iterator[None]:
         UnexpectedCompile: Dynamo met a graph that it had not traced.
     """
     try:
+        _forbidding.set()
         with torch.compiler.set_stance("fail_on_recompile"):
             yield
     except RuntimeError as error:
@@ -83,3 +93,5 @@ def recompiles_forbidden() -> Iterator[None]:
         if _RECOMPILE_MESSAGE.search(str(error)):
             raise UnexpectedCompile("torch.compile met a graph that was called warm.") from error
         raise
+    finally:
+        _forbidding.clear()

@@ -59,6 +59,9 @@ def install_cpu_plugin() -> None:
     """Make TorchTPU load the CPU plugin. Call before torch_tpu is imported, once in a process."""
     path = plugin_path()
     os.environ["TPU_LIBRARY_PATH"] = str(path)
+    # What torch.tpu.distributed.set_tpu_launch_env finds out on a real host: a group of this one process.
+    os.environ.setdefault("TORCH_TPU_TOPOLOGY", "1,1,1")
+    os.environ.setdefault("TORCH_TPU_SLICEBUILDER_ADDRESSES", "localhost:8070")
     library = ctypes.CDLL(str(path))
     library.GetPjrtApi.restype = ctypes.c_void_p
     slot = ctypes.c_void_p.from_address(library.GetPjrtApi() + _FIRST_FUNCTION_OFFSET + 8 * _CLIENT_CREATE_INDEX)

@@ -6,28 +6,38 @@ from tpu_ui import hardware
 from tpu_ui.catalogue import default_model_on
 from tpu_ui.errors import DeviceUnavailable
 from tpu_ui.jobs import Engine
+from tpu_ui.parallel.starting import group_starter
 from tpu_ui.runtime import start_runtime
 from tpu_ui.settings import Settings
 
 
-def engine_starter(device: str, settings: Settings, default_model: str | None = None) -> Callable[[], Engine]:
+def engine_starter(
+    device: str, settings: Settings, default_model: str | None = None, tensor_parallel: str | None = None
+) -> Callable[[], Engine]:
     """Choose the device now, and return what opens it later, on the thread that will own it.
+
+    Args:
+        tensor_parallel: one process a device, over so many of them; see `parallel.starting.group_starter`.
 
     Raises:
         DeviceUnavailable: the device is not in this machine, or what it needs is not installed.
+        InvalidRequest: `tensor_parallel` is no number of devices that is possible here.
     """
     choice = hardware.choose_device(device)
-    if settings.world_size > 1:
+    if settings.world_size > 1 and tensor_parallel is None:
         raise DeviceUnavailable(
             f"WORLD_SIZE={settings.world_size} is set, but this process runs on one chip and waits for no partners.",
-            "Unset RANK and WORLD_SIZE, or do not start it with torchrun.",
+            "Unset RANK and WORLD_SIZE, or start app.py with --tensor-parallel auto.",
         )
-    if choice.kind == "tpu" and (holder := hardware.find_tpu_holder()):
+    # The processes of another launcher may have opened their chips already.
+    if choice.kind == "tpu" and settings.world_size == 1 and (holder := hardware.find_tpu_holder()):
         raise DeviceUnavailable(
             f"device: the TPU is held by process {holder.pid} ({holder.name}).",
             f"End it (kill {holder.pid}), or choose --device tpu-emulated or cpu.",
         )
     model = default_model or default_model_on(choice.kind)
+    if tensor_parallel is not None:
+        return group_starter(choice, settings, model, tensor_parallel)
 
     def start() -> Engine:
         runtime = start_runtime(choice.kind, settings)

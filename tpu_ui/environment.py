@@ -53,6 +53,14 @@ def prepare(device_kind: str, settings: Settings) -> None:
         import torch  # noqa: F401
 
 
+def prepare_launcher(device_kind: str) -> None:
+    """Import torch for a process that starts others, each with a device, and opens none itself."""
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "1" if device_kind == "tpu" else "0"
+    _quieten()
+    with open(os.devnull, "w") as quiet, contextlib.redirect_stderr(quiet):
+        import torch  # noqa: F401
+
+
 def _quieten() -> None:
     """Leave standard error to what a user can act on. Whatever the user has set himself stays."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's and TorchTPU's log, all levels below fatal

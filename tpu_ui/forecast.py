@@ -96,7 +96,7 @@ def _why_again(record: GraphRecord) -> str:
 
 def _most_alike(key: GraphKey, records: list[GraphRecord]) -> GraphRecord | None:
     """The nearest record that tells about this key: same stage, model, mode, placement and toolchain."""
-    fields = ("stage", "model", "mode", "placement", "toolchain")
+    fields = ("stage", "model", "mode", "placement", "devices", "toolchain")
     alike = [r for r in records if r.proven and all(getattr(r.key, f) == getattr(key, f) for f in fields)]
     return min((r for r in alike if r.key != key), key=lambda r: key.distance(r.key), default=None)
 

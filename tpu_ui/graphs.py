@@ -49,11 +49,12 @@ NOT_IN_KEY = (
     "notices",
 )
 
-_CHANGES_EVERY_GRAPH = ("mode", "placement", "toolchain", "revision", "dtype", "lora")
+_CHANGES_EVERY_GRAPH = ("mode", "placement", "devices", "toolchain", "revision", "dtype", "lora")
 
 _FIELD_WORDS = {
     "text_tokens": "text length",
     "dtype": "data type",
+    "devices": "tensor parallel over",
     "tokens": "picture tokens",
     "guidance_on": "guidance on",
     "revision": "model revision",
@@ -75,6 +76,7 @@ class GraphKey:
         guidance_on: classifier-free guidance runs the denoiser on two conditions.
         mode, placement, dtype: words as in reports.
         lora: names of active LoRAs, only where they change the graphs; merged into the weights they do not.
+        devices: over how many the weights are split.
         toolchain: versions and chip as sorted (name, version) pairs.
     """
 
@@ -92,6 +94,7 @@ class GraphKey:
     placement: str
     toolchain: tuple[tuple[str, str], ...]
     lora: tuple[str, ...] = ()
+    devices: int = 1
 
     @property
     def digest(self) -> str:
@@ -99,7 +102,10 @@ class GraphKey:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True)
+        values = asdict(self)
+        if self.devices == 1:  # records of one device are older than the field
+            del values["devices"]
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "GraphKey":

@@ -262,6 +262,11 @@ class GraphLedger:
             for digest in [key.digest for key in keys] if keys is not None else list(self._warm):
                 self._warm.pop(digest, None)
 
+    def in_this_process(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The digests of the keys that are warm, and of those being compiled."""
+        with self._lock:
+            return tuple(self._warm), tuple(self._compiling)
+
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def record(self, digest: str) -> GraphRecord | None:

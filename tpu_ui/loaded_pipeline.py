@@ -1,7 +1,6 @@
 """A pipeline in memory: where it is placed, in which mode it runs, and one run of it."""
 
 import functools
-import gc
 import inspect
 import logging
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
 from tpu_ui.image_to_image import image_to_image_of
 from tpu_ui.kept_text import KeptText
-from tpu_ui.loading import weight_bytes
+from tpu_ui.loading import free_weights, weight_bytes
 from tpu_ui.lora_files import LoraFile
 from tpu_ui.lora_weights import LoraWeights
 from tpu_ui.modes import ExecutionMode
@@ -144,11 +143,10 @@ class LoadedPipeline:
         for module in self.pipeline.components.values():
             if isinstance(module, torch.nn.Module):
                 accelerate.hooks.remove_hook_from_module(module, recurse=True)
-                module.to("meta")  # frees the weights even if something still holds the module
+                free_weights(module)  # even if something still holds the module
         self._last_latents = None
         self.kept_text.clear()
         del self.pipeline, self.image_to_image
-        gc.collect()
 
     # -- one pass -----------------------------------------------------------------------------------------------------
 

@@ -4,16 +4,17 @@ import importlib
 import inspect
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import diffusers
 import torch
 import transformers
+from torch.distributed.tensor import DTensor
 
 from tpu_ui.errors import LoadFailed
 
 if TYPE_CHECKING:
-    from tpu_ui.model_folder import ModelFolder
+    from tpu_ui.model_folder import Component, ModelFolder
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +26,21 @@ transformers.utils.logging.set_verbosity_error()
 # (bytes read, bytes in all, component read now)
 LoadListener = Callable[[int, int, str], None]
 
+# What a component's `from_pretrained` is given beside the usual.
+ArgumentsOf = Callable[["Component"], dict[str, Any]]
 
-def load_pipeline(folder: "ModelFolder", dtype: torch.dtype, on_progress: LoadListener) -> diffusers.DiffusionPipeline:
+
+def no_arguments(_component: "Component") -> dict[str, Any]:
+    """Each component is loaded whole."""
+    return {}
+
+
+def load_pipeline(
+    folder: "ModelFolder",
+    dtype: torch.dtype,
+    on_progress: LoadListener,
+    arguments_of: ArgumentsOf = no_arguments,
+) -> diffusers.DiffusionPipeline:
     """Load a pipeline from a folder that `model_folder.inspect_folder` has approved.
 
     Each model is read by its own class, so that progress is real and the order is ours: the largest first, while the
@@ -41,7 +55,7 @@ def load_pipeline(folder: "ModelFolder", dtype: torch.dtype, on_progress: LoadLi
     models, done = {}, 0
     for component in sorted(with_weights, key=lambda component: -component.weight_bytes):
         on_progress(done, total, component.name)
-        models[component.name] = _load_model(folder, component, dtype)
+        models[component.name] = _load_model(folder, component, dtype, arguments_of(component))
         done += component.weight_bytes
     on_progress(done, total, "")
     try:
@@ -85,11 +99,13 @@ def _tokenizers_of_processors(folder: "ModelFolder") -> dict[str, transformers.P
     }
 
 
-def _load_model(folder: "ModelFolder", component, dtype: torch.dtype) -> torch.nn.Module:
+def _load_model(
+    folder: "ModelFolder", component: "Component", dtype: torch.dtype, arguments: dict[str, Any]
+) -> torch.nn.Module:
     try:
         model_class = getattr(importlib.import_module(component.library), component.class_name)
         model = model_class.from_pretrained(
-            folder.path / component.name, dtype=dtype, use_safetensors=True, local_files_only=True
+            folder.path / component.name, dtype=dtype, use_safetensors=True, local_files_only=True, **arguments
         )
     except (OSError, ValueError, RuntimeError, AttributeError, ImportError, KeyError, TypeError) as error:
         log.debug("loading %s failed", component.name, exc_info=True)
@@ -101,10 +117,25 @@ def _load_model(folder: "ModelFolder", component, dtype: torch.dtype) -> torch.n
 
 
 def weight_bytes(pipeline: diffusers.DiffusionPipeline) -> int:
-    """Bytes of all parameters and buffers, counted once where modules share them."""
+    """Bytes of all parameters and buffers in this process, counted once where modules share them."""
     modules = [module for module in pipeline.components.values() if isinstance(module, torch.nn.Module)]
     tensors = {id(t): t for module in modules for t in (*module.parameters(), *module.buffers())}
-    return sum(tensor.nbytes for tensor in tensors.values())
+    return sum(_own_part(tensor).nbytes for tensor in tensors.values())
+
+
+def free_weights(module: torch.nn.Module) -> None:
+    """Give a module's memory back. It is of no use afterwards."""
+    if any(isinstance(tensor, DTensor) for tensor in module.parameters()):
+        # Neither what is split over processes nor, as diffusers 0.42.1 loads it, the rest of such a model can be moved.
+        for part in module.modules():
+            for name in [name for name, _ in part.named_parameters(recurse=False)]:
+                delattr(part, name)
+    module.to("meta")
+
+
+def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Of a tensor that is split over processes, what this one has."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def _first_line(error: Exception) -> str:

@@ -16,7 +16,6 @@ from tpu_ui.forecast import Forecast, explain, forecast
 from tpu_ui.graphs import GraphKey, Stage, WarmupState
 from tpu_ui.ledger import GraphLedger, StageOutcome
 from tpu_ui.loaded_pipeline import LoadedPipeline
-from tpu_ui.modes import ExecutionMode
 from tpu_ui.passes import PassObserver
 from tpu_ui.report import GenerationResult, Report, Timings
 from tpu_ui.request import GenerationRequest
@@ -44,19 +43,27 @@ class PipelineManager:
     """Runs requests on one device. `generate` and `warm_up` belong to the device thread; `foresee` to any thread.
 
     `toolchain` is the part of every key that a process cannot change: versions, chip, compiler flags, our own code.
+
+    Args:
+        group_devices: see `Resolver`.
     """
 
-    def __init__(self, runtime: Runtime, settings: Settings, default_model: str) -> None:
+    def __init__(
+        self, runtime: Runtime, settings: Settings, default_model: str, group_devices: int | None = None
+    ) -> None:
         self.runtime = runtime
         self.settings = settings
         device_bytes = runtime.memory().total_bytes
-        self.resolver = Resolver(runtime.kind, settings, default_model, lambda: device_bytes)
+        self.resolver = Resolver(runtime.kind, settings, default_model, lambda: device_bytes, group_devices)
         self.cache = CompileCache(settings.compile_cache_dir)
         self.ledger = GraphLedger(settings.ledger_path, self.cache)
         self.toolchain = runtime.toolchain() | dict(settings.compiler_flags) | {"tpu_ui code": graph_code_version()}
         self.ledger.forget_other_versions(tuple(sorted(self.toolchain.items())))
         self.cache.remove_damaged(self.ledger.expected_files())
-        self._residency = Residency(runtime, settings, on_graphs_dropped=self.ledger.graphs_dropped)
+        self._residency = self._new_residency()
+
+    def _new_residency(self) -> Residency:
+        return Residency(self.runtime, self.settings, on_graphs_dropped=self.ledger.graphs_dropped)
 
     def close(self) -> None:
         self._residency.evict_all()
@@ -79,10 +86,7 @@ class PipelineManager:
         return resolved, forecast(self.ledger, list(keys.values()), resolved.steps_run, resolved.runs)
 
     def _keys(self, resolved: ResolvedRequest) -> dict[Stage, GraphKey]:
-        """The graphs of a request; none where its mode compiles nothing on this device."""
-        if not self.runtime.kind.startswith("tpu") and resolved.request.mode is not ExecutionMode.COMPILED:
-            return {}
-        return resolved.graph_keys(self.toolchain)
+        return self.resolver.graph_keys(resolved, self.toolchain)
 
     # -- a request ----------------------------------------------------------------------------------------------------
 
@@ -165,14 +169,7 @@ class PipelineManager:
     def _acquire(
         self, resolved: ResolvedRequest, source: ModelSource, emit: ProgressListener, cancelled: Callable[[], bool]
     ) -> LoadedPipeline:
-        loaded = self._residency.get(source, resolved, emit, cancelled)
-        emit(Progress(Phase.PLACING, detail=resolved.request.placement.value))
-        if loaded.placement is not resolved.request.placement:
-            loaded.place(resolved.request.placement)
-        loaded.apply_loras(resolved.loras)
-        self._residency.shrink_to_budget(resolved.request.placement)
-        loaded.set_mode(resolved.request.mode)
-        return loaded
+        return self._residency.acquire(source, resolved, emit, cancelled)
 
     def _run_as_promised(
         self,
@@ -209,7 +206,7 @@ class PipelineManager:
         may_recall = text_is_warm and not proving
         with PassObserver(self.runtime, self.cache, emit, cancelled, graphs_expected, may_recall) as observer:
             try:
-                pictures = loaded.run(resolved, observer)
+                pictures = self._run_pipeline(loaded, resolved, observer)
             except BaseException:
                 cut_short = {stage: outcome for stage, outcome in observer.finish().items() if outcome.compiles}
                 self._enter(keys, cut_short, whole=False)
@@ -218,6 +215,9 @@ class PipelineManager:
         done = Run(outcomes, pictures, outcomes.keys() >= keys.keys() and observer.steps >= _PROVING_STEPS)
         self._enter(keys, outcomes, whole=done.proves_warm)
         return done
+
+    def _run_pipeline(self, loaded: LoadedPipeline, resolved: ResolvedRequest, observer: PassObserver) -> Pictures:
+        return loaded.run(resolved, observer)
 
     def _enter(self, keys: dict[Stage, GraphKey], outcomes: dict[Stage, StageOutcome], *, whole: bool) -> None:
         self.ledger.record_pass({keys[stage]: outcomes[stage] for stage in keys if stage in outcomes}, whole)

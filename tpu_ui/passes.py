@@ -30,7 +30,7 @@ class PassObserver:
 
     Args:
         emit: gets a Progress at each change, from the device thread, and from a watching thread during a compile.
-        cancelled: asked between steps and stages.
+        cancelled: asked between steps and stages; may be set anew before the pipeline runs.
         graphs_expected: from the ledger's history, if it has any.
         may_recall_text: the pipeline may use what its text encoders gave to the same prompt before.
     """
@@ -47,7 +47,7 @@ class PassObserver:
         self._runtime = runtime
         self._cache = cache
         self._emit = emit
-        self._cancelled = cancelled
+        self.cancelled = cancelled
         self._graphs_expected = graphs_expected
         self.may_recall_text = may_recall_text
         self._recalled = False
@@ -109,7 +109,7 @@ class PassObserver:
         self._recalled = True
 
     def raise_if_cancelled(self) -> None:
-        if self._cancelled():
+        if self.cancelled():
             raise JobCancelled
 
     def finish(self) -> dict[Stage, StageOutcome]:

@@ -11,6 +11,7 @@ class Placement(StrEnum):
     AUTO = "auto"
     SINGLE = "single"
     CPU_OFFLOAD = "cpu_offload"
+    TENSOR_PARALLEL = "tensor_parallel"
 
     @property
     def explanation(self) -> str:
@@ -18,6 +19,7 @@ class Placement(StrEnum):
             "auto": "one chip where the whole pipeline fits, else model CPU offload; `plan` tells why",
             "single": "the whole pipeline stays on one chip",
             "cpu_offload": "each model moves to the chip when it runs, and leaves when another needs its room",
+            "tensor_parallel": "the transformer is split over several chips (app.py --tensor-parallel)",
         }[self.value]
 
 

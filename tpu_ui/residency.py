@@ -12,7 +12,7 @@ import torch
 from tpu_ui.errors import DoesNotFit, JobCancelled
 from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.loaded_pipeline import LoadedPipeline
-from tpu_ui.loading import load_pipeline
+from tpu_ui.loading import ArgumentsOf, load_pipeline, no_arguments
 from tpu_ui.placement import Placement
 from tpu_ui.preview import LatentColours, colours_path
 from tpu_ui.resolution import ResolvedRequest
@@ -29,10 +29,18 @@ class Residency:
 
     Args:
         on_graphs_dropped: told when the compiled graphs in memory were dropped together with a pipeline.
+        arguments_of: see `loading.load_pipeline`.
     """
 
-    def __init__(self, runtime: Runtime, settings: Settings, on_graphs_dropped: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        on_graphs_dropped: Callable[[], None],
+        arguments_of: ArgumentsOf = no_arguments,
+    ) -> None:
         self._runtime = runtime
+        self._arguments_of = arguments_of
         self._previews_dir = settings.previews_dir
         self._on_graphs_dropped = on_graphs_dropped
         self._requested_at_drop = runtime.counters().requested
@@ -46,6 +54,23 @@ class Residency:
     @property
     def loaded_bytes(self) -> int:
         return sum(pipeline.weight_bytes for pipeline in self._pipelines.values())
+
+    def acquire(
+        self,
+        source: ModelSource,
+        resolved: ResolvedRequest,
+        emit: ProgressListener,
+        cancelled: Callable[[], bool],
+    ) -> LoadedPipeline:
+        """The pipeline of a request: in memory, placed, with its LoRAs and in its mode. Raises as its parts do."""
+        loaded = self.get(source, resolved, emit, cancelled)
+        emit(Progress(Phase.PLACING, detail=resolved.request.placement.value))
+        if loaded.placement is not resolved.request.placement:
+            loaded.place(resolved.request.placement)
+        loaded.apply_loras(resolved.loras)
+        self.shrink_to_budget(resolved.request.placement)
+        loaded.set_mode(resolved.request.mode)
+        return loaded
 
     def get(
         self,
@@ -66,7 +91,7 @@ class Residency:
             self._pipelines[identity] = self._pipelines.pop(identity)
             return self._pipelines[identity]
         dtype = getattr(torch, resolved.dtype)
-        needed = weight_bytes_on_device(source, self._runtime.kind)
+        needed = weight_bytes_on_device(source, self._runtime.kind, resolved.devices)
         self._make_room(needed, source.card.label, self._budget_bytes_under(resolved.request.placement))
         started = time.perf_counter()
 
@@ -83,7 +108,7 @@ class Residency:
                 )
             )
 
-        pipeline = load_pipeline(source.folder, dtype, progress)
+        pipeline = load_pipeline(source.folder, dtype, progress, self._arguments_of)
         colours = LatentColours(colours_path(self._previews_dir, *identity))
         self._pipelines[identity] = LoadedPipeline(pipeline, self._runtime, dtype, colours)
         return self._pipelines[identity]
@@ -144,9 +169,12 @@ class Residency:
         gc.collect()
         _return_memory_to_system()
 
+    def holds_more_graphs_than(self, most: int) -> bool:
+        return self._runtime.counters().requested - self._requested_at_drop > most
+
     def keep_graphs_within(self, most: int) -> None:
         """Drop the graphs in memory when there are more than `most`."""
-        if self._runtime.counters().requested - self._requested_at_drop > most:
+        if self.holds_more_graphs_than(most):
             log.info("more than %d compiled graphs in memory: they are dropped, and read from disk when needed", most)
             self.drop_graphs()
 

@@ -34,6 +34,7 @@ class ResolvedRequest:
         picture: what it starts from, read and found whole; None where it starts from noise.
         placement_reason: why AUTO became CPU offload, one sentence; empty where it did not.
         weight_room_bytes: by component, what all weights may take on the device while it runs; empty where not known.
+        devices: over how many the weights are split by tensor parallel; else 1.
     """
 
     request: GenerationRequest
@@ -48,6 +49,7 @@ class ResolvedRequest:
     picture: SourcePicture | None = None
     placement_reason: str = ""
     weight_room_bytes: Mapping[str, int] = field(default_factory=dict)
+    devices: int = 1
 
     @property
     def steps_run(self) -> int:
@@ -87,6 +89,7 @@ class ResolvedRequest:
             "dtype": self.dtype,
             "mode": request.mode.value,
             "placement": request.placement.value,
+            "devices": self.devices,
             "toolchain": tuple(sorted(toolchain.items())),
         }
         return {

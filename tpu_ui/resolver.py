@@ -9,24 +9,26 @@ import psutil
 from tpu_ui import hardware
 from tpu_ui.catalogue import find_card
 from tpu_ui.errors import InvalidRequest
+from tpu_ui.graphs import GraphKey, Stage
 from tpu_ui.lora_files import HubLora, find_loras
 from tpu_ui.model_card import ModelCard
-from tpu_ui.modes import default_mode
+from tpu_ui.modes import ExecutionMode, default_mode
 from tpu_ui.placement import Placement
 from tpu_ui.planner.models import plan_of
 from tpu_ui.planner.parts import Part, dtype_on_device, parts_of_folder, published_parts
-from tpu_ui.planner.plan import Plan, Target
+from tpu_ui.planner.plan import Plan, Target, bytes_of_each_device
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest, resolve
 from tpu_ui.settings import Settings
 from tpu_ui.source_picture import find_picture
 from tpu_ui.sources import Fetching, ModelSource, find_model
+from tpu_ui.tensor_parallel import check_group_loras, check_group_request, check_lone_request
 
 
-def weight_bytes_on_device(source: ModelSource, device_kind: str) -> int:
-    """Bytes of a model's weights in the data type in which it runs there."""
+def weight_bytes_on_device(source: ModelSource, device_kind: str, devices: int = 1) -> int:
+    """Bytes of a model's weights in the data type in which it runs there, on each of the devices it is split over."""
     parts = parts_of_folder(source.folder, dtype_on_device(source.card.dtype, device_kind))
-    return sum(part.weight_bytes for part in parts)
+    return sum(part.weight_bytes if devices == 1 else bytes_of_each_device(part, devices) for part in parts)
 
 
 class Resolver:
@@ -34,6 +36,7 @@ class Resolver:
 
     Args:
         device_bytes: tells the memory of the device, once it is open; None before.
+        group_devices: how many devices a tensor parallel group has; None where this process runs alone.
     """
 
     def __init__(
@@ -42,11 +45,13 @@ class Resolver:
         settings: Settings,
         default_model: str,
         device_bytes: Callable[[], int | None] = lambda: None,
+        group_devices: int | None = None,
     ) -> None:
         self.device_kind = device_kind
         self.default_model = default_model
         self._settings = settings
         self._device_bytes = device_bytes
+        self._group_devices = group_devices
         self._tpus = hardware.find_tpus() if device_kind == "tpu" else None
 
     def find(self, model: str, fetching: Fetching | None = None) -> ModelSource:
@@ -73,6 +78,12 @@ class Resolver:
         resolved = _with_picture(self._with_loras(resolved, fetching))
         return self._placed(resolved, parts_of_folder(source.folder, resolved.dtype)), source
 
+    def graph_keys(self, resolved: ResolvedRequest, toolchain: dict[str, str]) -> dict[Stage, GraphKey]:
+        """The graphs of a request; none where its mode compiles nothing on this device."""
+        if not self.device_kind.startswith("tpu") and resolved.request.mode is not ExecutionMode.COMPILED:
+            return {}
+        return resolved.graph_keys(toolchain)
+
     def foresee_unseen(self, request: GenerationRequest) -> ResolvedRequest | None:
         """The same for a model that is not on this machine yet; None for one that is not in the catalogue.
 
@@ -96,19 +107,27 @@ class Resolver:
         return replace(resolved, loras=loras, notices=resolved.notices + notices)
 
     def _filled(self, request: GenerationRequest, card: ModelCard, revision: str) -> ResolvedRequest:
+        if self._group_devices is not None:
+            check_group_loras(request)
         return resolve(
             request,
             card,
             revision=revision,
             dtype=dtype_on_device(card.dtype, self.device_kind),
             device_kind=self.device_kind,
-            default_mode=default_mode(self.device_kind, self._settings.defer_and_fuse),
+            default_mode=default_mode(self.device_kind, self._settings.defer_and_fuse and self._group_devices is None),
         )
 
     def _placed(self, resolved: ResolvedRequest, parts: tuple[Part, ...]) -> ResolvedRequest:
         """Replace AUTO by what the planner decides, and refuse what cannot fit. One picture decides; of several, as
         many make one run as fit then.
         """
+        if self._group_devices is None:
+            check_lone_request(resolved.request)
+        else:
+            check_group_request(resolved.request, resolved.card.label, parts, self._group_devices)
+            request = replace(resolved.request, placement=Placement.TENSOR_PARALLEL)
+            resolved = replace(resolved, request=request, devices=self._group_devices)
         asked = resolved.request.placement
         plan = self._plan(resolved, parts)
         if plan is None:
@@ -144,13 +163,15 @@ class Resolver:
         return plan_of(resolved.card, parts, resolved.dtype, target, resolved.request, resolved.guidance_on)
 
     def _target(self) -> Target | None:
-        """The one device of this process."""
+        """The one device of this process, or each of its group's."""
         reported = self._device_bytes()
+        devices = self._group_devices or 1
         if self.device_kind in ("cpu", "tpu-emulated"):
-            return Target("this machine's memory", reported or psutil.virtual_memory().total, is_host=True)
+            memory = reported or psutil.virtual_memory().total
+            return Target("this machine's memory", memory, devices=devices, is_host=True)
         if self._tpus is not None:
-            return replace(Target.of_chips(self._tpus.chip, available_bytes=reported), devices=1)
-        return None if reported is None else Target("this device", reported, unit="device")
+            return replace(Target.of_chips(self._tpus.chip, available_bytes=reported), devices=devices)
+        return None if reported is None else Target("this device", reported, devices=devices, unit="device")
 
 
 def _with_picture(resolved: ResolvedRequest) -> ResolvedRequest:

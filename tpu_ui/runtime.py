@@ -86,17 +86,25 @@ class Runtime(Protocol):
         ...
 
 
-def start_runtime(device_kind: str, settings: Settings) -> Runtime:
+def start_runtime(
+    device_kind: str, settings: Settings, before_opening: Callable[[], None] | None = None, may_fuse: bool = True
+) -> Runtime:
     """Import torch for the device and open it. Once in a process.
+
+    Args:
+        before_opening: called when torch is there, and the device is not open yet.
+        may_fuse: see `TpuRuntime`.
 
     Raises:
         DeviceUnavailable: the device cannot be opened; the sentence says why.
     """
     environment.prepare(device_kind, settings)
+    if before_opening is not None:
+        before_opening()
     if device_kind.startswith("tpu"):
         from tpu_ui.tpu_runtime import TpuRuntime
 
-        return TpuRuntime(device_kind)
+        return TpuRuntime(device_kind, may_fuse)
     from tpu_ui.torch_runtime import TorchRuntime
 
     return TorchRuntime(device_kind)

@@ -34,12 +34,18 @@ _VERSIONED_PACKAGES = ("torch", "torch_tpu", "libtpu", "diffusers", "transformer
 
 
 class TpuRuntime:
-    """See `runtime.Runtime`. `kind` is "tpu" or "tpu-emulated"."""
+    """See `runtime.Runtime`. `kind` is "tpu" or "tpu-emulated".
+
+    Args:
+        may_fuse: False: nothing runs in fused eager, also outside the compiled modules. Processes that work together
+            must start their collectives in one order, and fused eager decides by itself when a program is cut.
+    """
 
     one_file_a_graph = True
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, may_fuse: bool = True) -> None:
         self.kind = kind
+        self._may_fuse = may_fuse
         self.torch_device = torch.device("tpu", 0)  # each process sees one chip, always index 0
         dynamo.allow_many_graphs()
         self._dropped_compile_seconds = 0.0
@@ -55,7 +61,8 @@ class TpuRuntime:
         self._clock = dynamo.DynamoClock(self._backend_compile_seconds)
 
     def set_mode(self, mode: ExecutionMode) -> None:
-        eager_mode = getattr(torch.tpu.EagerMode, _EAGER_MODE_NAMES[mode])
+        name = _EAGER_MODE_NAMES[mode if self._may_fuse else ExecutionMode.STRICT_EAGER]
+        eager_mode = getattr(torch.tpu.EagerMode, name)
         if torch.tpu.eager_mode != eager_mode:
             self.synchronize()  # deferred operations of the old mode must not run in the new one
             torch.tpu.eager_mode = eager_mode

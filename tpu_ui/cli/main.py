@@ -113,6 +113,7 @@ def _add_warmup(commands: argparse._SubParsersAction) -> None:
         "--size", help="sizes with commas between, for example 1024x1024,768x1344; default: the model's"
     )
     parser.add_argument("--batch", default="1", help="numbers of pictures with commas between")
+    parser.add_argument("--image", metavar="FILE", help="any picture: warm up for pictures that start from one")
     parser.add_argument("--json", action="store_true", help="print one JSON report a line")
 
 

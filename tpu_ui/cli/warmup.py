@@ -31,6 +31,7 @@ def run(options: argparse.Namespace) -> int:
                         width=width,
                         height=height,
                         batch=batch,
+                        image=options.image,
                     )
                     report = engine.run(request, JobKind.WARM_UP).report
                 except TpuUiError as error:

@@ -77,7 +77,7 @@ def _gather(
 
 
 def _kin(key: GraphKey) -> tuple:
-    return key.model, key.revision, key.mode, key.placement, key.batch, key.dtype, key.toolchain, key.lora
+    return key.model, key.revision, key.mode, key.placement, key.devices, key.batch, key.dtype, key.toolchain, key.lora
 
 
 def _is_part(key: GraphKey, anchor: GraphKey) -> bool:

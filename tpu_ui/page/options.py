@@ -11,6 +11,7 @@ from tpu_ui.errors import InvalidRequest
 from tpu_ui.modes import DEVICE_KINDS, ExecutionMode, parse_mode
 from tpu_ui.settings import folder_of
 from tpu_ui.shapes import parse_size
+from tpu_ui.tensor_parallel import parse_devices
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULT_PORT = 7860
@@ -30,6 +31,7 @@ class AppOptions:
         hub_cache: folder of downloaded models; None is the settings' own.
         loras: folder whose LoRAs are named without a path; None is the settings' own.
         warm: "last", or sizes as (width, height).
+        tensor_parallel: "auto", or a number of devices; None is one process with one device.
     """
 
     host: str
@@ -45,6 +47,7 @@ class AppOptions:
     hub_cache: Path | None
     loras: Path | None
     warm: tuple[tuple[int, int], ...] | str
+    tensor_parallel: str | None
     log_level: str
     is_space: bool
 
@@ -78,6 +81,7 @@ def parse_options(arguments: Sequence[str] | None = None, environ: Mapping[str, 
         hub_cache=folder_of("hub-cache", given.hub_cache) if given.hub_cache else None,
         loras=folder_of("loras", given.loras) if given.loras else None,
         warm=_read_warm(given.warm) if given.warm else (),
+        tensor_parallel=_read_tensor_parallel(given.tensor_parallel) if given.tensor_parallel else None,
         log_level=_log_level(given.log_level),
         is_space=is_space,
     )
@@ -111,6 +115,8 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add(what, "model", None, "a name from `python -m tpu_ui models`, a folder in diffusers' format, or a Hub id")
     add(what, "device", "auto", f"auto or one of {', '.join(DEVICE_KINDS)}")
     add(what, "mode", None, "; ".join(f"{mode}: {mode.explanation}" for mode in ExecutionMode))
+    text = "split FLUX.1, FLUX.2 or Qwen-Image over so many devices, one process each: auto or a number"
+    add(what, "tensor-parallel", None, text, metavar="DEVICES")
     add(
         what, "warm", None,
         "sizes to warm up at the start, such as 1024x1024,768x1344, or last for those used last", metavar="SIZES",
@@ -152,6 +158,11 @@ def _read_auth(text: str) -> tuple[tuple[str, str], ...]:
     if not pairs or any(not user or not password for user, _, password in pairs):
         raise InvalidRequest("auth", "this is neither user:password nor a file of such lines.")
     return tuple((user, password) for user, _, password in pairs)
+
+
+def _read_tensor_parallel(text: str) -> str:
+    parse_devices(text)
+    return text
 
 
 def _read_warm(text: str) -> tuple[tuple[int, int], ...] | str:

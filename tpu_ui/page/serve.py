@@ -68,7 +68,7 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     outputs = OutputFolder(options.outputs or settings.cache_dir / "outputs", shared=options.shared_history)
     metrics = Metrics()
     page_is_up = threading.Event()
-    open_device = engine_starter(options.device, settings, model)
+    open_device = engine_starter(options.device, settings, model, options.tensor_parallel)
 
     def start_engine() -> Engine:
         page_is_up.wait()

@@ -127,8 +127,17 @@ class Plan:
 
     def tensor_parallel_bytes(self, devices: int) -> int:
         """At the peak with transformer and text encoders split; activations count as if they were not."""
-        weights = sum(p.weight_bytes // (devices if _can_be_split(p, devices) else 1) for p in self.parts)
+        weights = sum(bytes_of_each_device(part, devices) for part in self.parts)
         return weights + self.largest_activations + self.target.program_bytes
+
+    def bytes_under(self, placement: Placement) -> int:
+        """At the peak, under any placement but AUTO; under tensor parallel over all of the target's devices."""
+        match placement:
+            case Placement.CPU_OFFLOAD:
+                return self.offload_bytes
+            case Placement.TENSOR_PARALLEL:
+                return self.tensor_parallel_bytes(self.target.devices)
+        return self.single_bytes
 
     @cached_property
     def devices_needed(self) -> int | None:
@@ -136,7 +145,7 @@ class Plan:
         if self.target.is_host:
             return None
         for devices in _TENSOR_PARALLEL_DEGREES:
-            if any(_can_be_split(part, devices) for part in self.parts) and self._fits(
+            if any(can_be_split(part, devices) for part in self.parts) and self._fits(
                 self.tensor_parallel_bytes(devices)
             ):
                 return devices
@@ -190,15 +199,15 @@ class Plan:
         Raises:
             DoesNotFit: with the figures, and what to do.
         """
-        needed = {Placement.SINGLE: self.single_bytes, Placement.CPU_OFFLOAD: self.offload_bytes}
         if placement is Placement.AUTO:
             if self.placement is None:
                 _, advice = self._way_out()
                 raise DoesNotFit(f"{self.label} does not fit: {self.sentence}.", advice)
-        elif not self._fits(needed[placement]):
+        elif not self._fits(self.bytes_under(placement)):
             _, advice = self._way_out()
+            needed = gib(self.bytes_under(placement))
             raise DoesNotFit(
-                f"Does not fit: needs {gib(needed[placement])} of {gib(self.target.bytes)} of {self.target.name}.",
+                f"Does not fit: needs {needed} of {gib(self.target.bytes)} of {self.target.name}.",
                 "Try CPU offload." if placement is Placement.SINGLE and self._fits(self.offload_bytes) else advice,
             )
 
@@ -213,11 +222,11 @@ class Plan:
         return None
 
     def largest_batch(self, placement: Placement) -> int:
-        """How many pictures one run may make at most, under SINGLE or CPU_OFFLOAD; 0 if not even one fits."""
+        """How many pictures one run may make at most, under any placement but AUTO; 0 if not even one fits."""
         allowed = min(MAX_BATCH, MAX_REQUEST_PIXELS // (self.load.width * self.load.height))
         for batch in range(allowed, 0, -1):
             plan = replace(self, load=replace(self.load, batch=batch))
-            if self._fits(plan.single_bytes if placement is Placement.SINGLE else plan.offload_bytes):
+            if self._fits(plan.bytes_under(placement)):
                 return batch
         return 0
 
@@ -258,7 +267,7 @@ class Plan:
             return "tensor parallel does not make it fit", "Choose a smaller model."
         return (
             f"it needs tensor parallel over {self.devices_needed} {self.target.unit}s",
-            "Choose a smaller model; one process runs on one device only, so it cannot be started over several yet.",
+            f"Choose a smaller model, or start app.py with --tensor-parallel {self.devices_needed}.",
         )
 
 
@@ -277,9 +286,14 @@ def _too_much(weight_bytes: int, activations: int, target: Target) -> str:
     return f"weights {gib(weight_bytes)}, {gib(activations)} for activations{programs}"
 
 
-def _can_be_split(part: Part, devices: int) -> bool:
-    config = text_config(part)
-    heads = [config.get(key) for key in ("num_attention_heads", "num_key_value_heads")]
+def can_be_split(part: Part, devices: int) -> bool:
+    """Whether tensor parallel splits a part over so many devices; else each of them has it whole."""
+    heads = [text_config(part).get(key) for key in ("num_attention_heads", "num_key_value_heads")]
     return part.class_name in TENSOR_PARALLEL_CLASSES and all(
         count % devices == 0 for count in heads if type(count) is int
     )
+
+
+def bytes_of_each_device(part: Part, devices: int) -> int:
+    """A part's weights on each of the devices of a tensor parallel group."""
+    return part.weight_bytes // (devices if can_be_split(part, devices) else 1)
