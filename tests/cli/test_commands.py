@@ -35,8 +35,9 @@ def test_generate_writes_the_picture_and_ends_with_one_report(command_line, smal
 
 
 def test_a_file_of_requests_gives_a_report_a_line_and_goes_on_after_mistakes(command_line, small):
+    command_line.environment["TORCH_TPU_DEFER_AND_FUSE"] = "1"  # makes fused the default mode
     reports = command_line.requests(
-        small(),
+        small(mode=None),
         small(width=65),
         {"prompt": "x", "colour": "red"},
         small(seed="7"),
@@ -45,6 +46,7 @@ def test_a_file_of_requests_gives_a_report_a_line_and_goes_on_after_mistakes(com
         small(batch=2, seed=9),
     )
     assert [report["ok"] for report in reports] == [True, False, False, False, False, True, True]
+    assert reports[0]["mode"] == "fused"
     assert "64 or 68" in reports[1]["error"]
     assert reports[2]["error"].startswith("colour: no such field")
     assert reports[3]["error"].startswith("seed: '7' is not a whole number")
@@ -120,12 +122,6 @@ def test_torch_compile_on_the_cpu_counts_its_graphs_and_reuses_them(command_line
     )
     assert (first["state_before"], first["new_compiles"] > 0) == ("cold", True)
     assert (second["was_warm"], second["new_compiles"]) == (True, 0)
-
-
-def test_fused_is_the_default_when_torch_tpu_is_told_to_fuse(command_line, small):
-    command_line.environment["TORCH_TPU_DEFER_AND_FUSE"] = "1"
-    (report,) = command_line.requests(small(mode=None))
-    assert report["mode"] == "fused"
 
 
 def test_warmup_then_generate_then_cache(command_line, small, tiny_models):

@@ -6,7 +6,7 @@ from app import main
 from tpu_ui.page import desk
 from tpu_ui.page.sessions import Presence
 
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 2.0
 
 if __name__ == "__main__":
     desk._SWEEP_SECONDS = 0.2

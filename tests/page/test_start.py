@@ -181,7 +181,7 @@ def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
         context = browser.new_context(locale="en-US")
         context.set_default_timeout(20_000)
         page = open_page(context, server)
-        page.generate(prompt="the one that ran", width=192, height=192, batch=2, steps=120)
+        page.generate(prompt="the one that ran", width=192, height=192, batch=2, steps=80)
         page.wait_for_panel("Denoising")
         page.generate(prompt="the one that waited", steps=1)
         page.tab.locator("#panel").get_by_text("1 more job of yours in the queue").wait_for()
