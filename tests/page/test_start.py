@@ -201,3 +201,16 @@ def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
         context.close()
     finally:
         server.stop()
+
+
+def test_the_warm_up_tab_follows_the_start_of_the_device(tiny_model: Path, tmp_path: Path, browser: Browser):
+    server = Server(tmp_path / "cache", "--device", "cpu", "--model", str(tiny_model))
+    try:
+        server.wait_until_up()
+        context = browser.new_context(locale="en-US")
+        page = open_page(context, server)
+        page.tab.get_by_role("tab", name="Warm-up").click()
+        page.tab.locator("#warm-panel").get_by_text("cpu is ready").wait_for(timeout=60_000)
+        context.close()
+    finally:
+        server.stop()

@@ -99,6 +99,11 @@ class Desk:
         self.queue.close()
         self.outputs.close()
 
+    @property
+    def is_starting(self) -> bool:
+        """The device is being opened."""
+        return self.judge.engine is None and self.queue.engine_error is None
+
     # -- models -------------------------------------------------------------------------------------------------------
 
     @property
@@ -201,7 +206,7 @@ class Desk:
     def _warm_last(self) -> None:
         """The ledger tells the last sizes, once the device is open."""
         while self.judge.engine is None:
-            if self.queue.engine_error is not None or self._stop.wait(0.5):
+            if not self.is_starting or self._stop.wait(0.5):
                 return
         keys = [record.key for record in self.judge.engine.ledger.records()]
         shapes = dict.fromkeys(

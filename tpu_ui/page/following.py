@@ -75,13 +75,12 @@ def look(desk: Desk, owner: str, followed: Followed, say: Language = ENGLISH) ->
         panel = _ended_panel(desk, max(ended, key=lambda job: job.finished or 0.0), say)
     else:
         panel = _idle_panel(desk, say)
-    waits = desk.judge.engine is None and desk.queue.engine_error is None
     return Sight(
         followed=followed,
         panel=panel,
         can_cancel=active is not None and not active.cancel_requested,
         finished=max(done, key=lambda job: job.finished or 0.0, default=None),
-        poll_seconds=_BUSY_SECONDS if active is not None else 1.0 if waits else _IDLE_SECONDS,
+        poll_seconds=_BUSY_SECONDS if active is not None else 1.0 if desk.is_starting else _IDLE_SECONDS,
     )
 
 

@@ -83,7 +83,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
         active = following.active_job(desk, owner, before) is not None
         changes: dict = {
             followed: dataclasses.replace(sight.followed, panel=sight.panel),
-            timer: gr.Timer(active=active),
+            timer: gr.Timer(active=active or desk.is_starting),
             cancel: gr.Button(interactive=active),
         }
         if sight.panel != before.panel:
@@ -135,6 +135,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
     live = [followed, timer, cancel, panel]
     choice = [model, mode_box, batch]
     tab.select(look_around, choice, [sizes, table], **QUICK)
+    tab.select(tick, [browser, followed, *choice], [*live, table, sizes], **QUICK)
     refresh.click(look_around, choice, [sizes, table], **QUICK)
     gr.on([model.input, mode_box.input, batch.change], choose, choice, sizes, **QUICK)
     timer.tick(tick, [browser, followed, *choice], [*live, table, sizes], **QUICK)
