@@ -31,13 +31,13 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
     """The card of a model named by its id, its repository, or a folder.
 
     After the id or the repository, `@` and a branch, tag or commit choose another revision than the newest.
-    A folder is looked into at once. A repository outside the catalogue comes back incomplete (see ModelCard).
+    Dots and dashes in an id may be left out (flux2-dev). A folder is looked into at once. A repository outside the
+    catalogue comes back incomplete (see ModelCard).
 
     Raises:
         UnknownModel: the name is none of these; close matches are named.
         UnusableModel: the name is a folder that cannot be used.
     """
-    catalogue = tuple(catalogue)
     catalogue = tuple(catalogue)
     cards = {card.id.casefold(): card for card in catalogue}
     repositories = {card.repo_id.casefold(): card for card in cards.values() if card.repo_id is not None}
@@ -60,6 +60,9 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
         )
     if is_hub_id(wanted):
         return card_of_unseen_repository(wanted)
+    alike = {_without_dashes(card.id): card for card in cards.values()}.get(_without_dashes(wanted))
+    if alike is not None:
+        return alike
     names = {card.id.casefold(): card.id for card in cards.values()}
     names |= {card.label.casefold(): card.id for card in cards.values()}
     start = wanted[:200].casefold()
@@ -67,6 +70,10 @@ def find_card(name: str, *, catalogue: Iterable[ModelCard] = CATALOGUE) -> Model
     near += difflib.get_close_matches(start, names, cutoff=0.5)
     meant = f" Did you mean {' or '.join(dict.fromkeys(names[each] for each in near))}?" if near else ""
     raise UnknownModel(f"There is no model {wanted!r:.120}.{meant}", ways)
+
+
+def _without_dashes(name: str) -> str:
+    return name.casefold().translate(dict.fromkeys(map(ord, ".-_ ")))
 
 
 def _card_of_revision(name: str, catalogue: Iterable[ModelCard]) -> ModelCard | None:

@@ -177,6 +177,11 @@ def test_a_catalogued_model_keeps_its_own_figures(tmp_path):
         complete_card(find_card("sdxl"), folder)
 
 
+@pytest.mark.parametrize("name", ["flux2-dev", "FLUX 2 dev", "flux.2_dev", "black-forest-labs/flux.2-DEV"])
+def test_dots_and_dashes_may_be_left_out(name):
+    assert find_card(name).id == "flux.2-dev"
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
