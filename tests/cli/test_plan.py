@@ -37,7 +37,7 @@ def test_a_plan_that_needs_several_chips(command_line):
     assert "not possible: transformer alone" in one.stdout
     four = command_line.run(*options, "--chips", "4")
     assert "tensor parallel: weights" in four.stdout
-    assert "cannot be started yet" in four.stdout
+    assert "python app.py --model flux.2-dev --tensor-parallel 4" in four.stdout
 
 
 def test_the_plan_of_a_folder(command_line, tiny_models):

@@ -140,4 +140,4 @@ def _tell(plan: Plan, model: KnownModel) -> None:
     if batch is not None:
         print(f"One run fits up to {batch} picture(s) of this size.")
     elif plan.decision is Decision.TENSOR_PARALLEL:
-        print("One process runs on one device only: this cannot be started yet.")
+        print(f"Start it with: python app.py --model {model.card.id} --tensor-parallel {plan.devices_needed}")
