@@ -107,7 +107,7 @@ class OffloadedModels:
         log.debug("%s leaves the device", name)
         for owner, tensor_name, tensor in self._on_host.pop(name):
             setattr(owner, tensor_name, tensor)
-        self._modules[name].to("cpu")  # what was added while it was on the device, such as a LoRA
+        self._modules[name].to("cpu")  # and what it made for itself on the device
 
 
 class _BringOnCall(ModelHook):
