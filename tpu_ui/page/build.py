@@ -12,6 +12,7 @@ from tpu_ui.page import (
     generate_handlers,
     generate_tab,
     history_tab,
+    kept_form,
     labels,
     png_tab,
     system_tab,
@@ -61,6 +62,7 @@ def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
                 form = generate_tab.build(desk, text)
                 generate_handlers.wire(desk, form, greeted, browser, followed, timer)
                 page.load(None, None, form.live_preview, js=generate_handlers.KEPT_CHOICE, **generate_handlers.QUICK)
+                kept_form.wire(desk, page, form)
             with gr.Tab(text("tab_warmup"), id="warmup") as tab:
                 warmup_tab.build_and_wire(desk, text, greeted, tab, browser)
             with gr.Tab(text("tab_history"), id="history") as tab:
