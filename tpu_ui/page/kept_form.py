@@ -17,7 +17,9 @@ _OF_THE_MODEL = ("model", "mode", "width", "height", "steps", "guidance")
 
 # A tab finds its own form again, a new tab the one that was used last.
 _READ = """() => {
-    try { return sessionStorage.getItem("tpu_ui.form") ?? localStorage.getItem("tpu_ui.form") ?? "" } catch { return "" }
+    try {
+        return sessionStorage.getItem("tpu_ui.form") ?? localStorage.getItem("tpu_ui.form") ?? "";
+    } catch { return ""; }
 }"""
 # Not before it was read: a page begins with its defaults, and they must not go over what is kept.
 _WRITE = """(...values) => {
