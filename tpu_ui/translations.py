@@ -195,6 +195,7 @@ PORTUGUESE = Language(
         "{number} files removed, {bytes} came free.": "{number} arquivos removidos, {bytes} liberados.",
         # History and PNG
         "Choose a picture to see its settings.": "Escolha uma imagem para ver os seus ajustes.",
+        "This picture is gone: it was deleted elsewhere.": "Esta imagem não existe mais: foi excluída em outro lugar.",
         "Drop a picture to see how it was made.": "Solte uma imagem para ver como foi feita.",
         "No settings are in this picture.": "Não há ajustes nesta imagem.",
         "Its model is not on this server's list; the model in the form stays as it is.": (

@@ -80,3 +80,48 @@ def test_what_is_stored_may_be_anything(page: GeneratePage, stored: str):
     page.generate(prompt="still usable", steps=2)
     assert page.wait_for_end().splitlines()[-1].startswith("Done")
     assert page.faults == []
+
+
+def test_a_picture_that_was_deleted_in_another_tab(page: GeneratePage, server: Server):
+    """Chosen, used or deleted again: it is told, and nothing of it stays chosen."""
+    for prompt in ("the first", "the second", "the third"):
+        page.generate(prompt=prompt, width=64, height=64, steps=1)
+        page.wait_for_end()
+    other = open_page(page.tab.context, server)
+    for tab in (page.tab, other.tab):
+        tab.get_by_role("tab", name="History").click()
+        tab.locator("#history").get_by_text("the first").wait_for()
+
+    def choose(tab, prompt: str) -> None:
+        tab.locator("#history .thumbnail-item, #history button").filter(has_text=prompt).first.click()
+
+    def delete_elsewhere(prompt: str) -> None:
+        choose(other.tab, prompt)
+        other.tab.locator("#history-details").get_by_text(prompt).wait_for()
+        other.tab.click("#history-delete")
+        other.tab.locator("#history").get_by_text(prompt).wait_for(state="detached")
+
+    def is_told_and_cleared(prompt: str) -> None:
+        page.tab.locator(".toast-body").get_by_text("This picture is gone").last.wait_for()
+        page.tab.locator("#history").get_by_text(prompt).wait_for(state="detached")
+        page.tab.locator("#history-details").get_by_text("Choose a picture").wait_for(state="attached")
+        assert page.tab.locator("#history-delete").is_disabled()
+        assert page.tab.locator("#history-restore").is_disabled()
+        for close in page.tab.locator(".toast-close").all():
+            close.click()
+
+    delete_elsewhere("the first")
+    choose(page.tab, "the first")
+    is_told_and_cleared("the first")
+    choose(page.tab, "the second")
+    page.tab.locator("#history-details").get_by_text("the second").wait_for()
+    delete_elsewhere("the second")
+    page.tab.click("#history-delete")
+    is_told_and_cleared("the second")
+    choose(page.tab, "the third")
+    page.tab.locator("#history-details").get_by_text("the third").wait_for()
+    delete_elsewhere("the third")
+    page.fill(search="third")
+    page.tab.click("#history-restore")
+    page._wait(lambda: page.value("prompt") == "the third", 20)
+    assert page.faults == []
