@@ -171,6 +171,7 @@ PORTUGUESE = Language(
         "Auto": "Automático",
         "One chip": "Um chip",
         "CPU offload": "Offload para a CPU",
+        "Demo (bundled, tiny)": "Demo (incluído, minúsculo)",
         # the Warm-up tab
         "State": "Estado",
         "Model": "Modelo",
@@ -252,6 +253,20 @@ PORTUGUESE = Language(
         "compile cache": "cache de compilação",
         "compile cache size": "tamanho do cache de compilação",
         "compile cache budget": "limite do cache de compilação",
+        "available": "disponível",
+        "not installed": "não instalado",
+        "loaded": "carregado",
+        "not loaded. Install libtcmalloc-minimal4 (Debian and Ubuntu), then start with LD_PRELOAD.": (
+            "não carregado. Instale libtcmalloc-minimal4 (Debian e Ubuntu) e inicie com LD_PRELOAD."
+        ),
+        "not loaded. Start with: LD_PRELOAD={library} python app.py": (
+            "não carregado. Inicie com: LD_PRELOAD={library} python app.py"
+        ),
+        "asked for": "pedido",
+        "asked for: TorchTPU on XLA's CPU plugin": "pedido: TorchTPU no plugin de CPU do XLA",
+        "no TPU on the PCI bus; NVIDIA's driver is there": "nenhuma TPU no barramento PCI; há o driver da NVIDIA",
+        "no TPU on the PCI bus and no NVIDIA driver": "nenhuma TPU no barramento PCI e nenhum driver da NVIDIA",
+        "{chips} TPU {chip} chip(s) on the PCI bus": "{chips} chip(s) TPU {chip} no barramento PCI",
         # refusals by the page itself
         "This page has no session yet. Reload it.": "Esta página ainda não tem sessão. Recarregue-a.",
         "Choose one size or more.": "Escolha um tamanho ou mais.",

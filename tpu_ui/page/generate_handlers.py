@@ -15,7 +15,7 @@ from tpu_ui.jobs import Job, JobKind
 from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
-from tpu_ui.page.generate_tab import GenerateTab, mode_choices, placement_choices
+from tpu_ui.page.generate_tab import GenerateTab, mode_choices, model_choices, placement_choices
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.page.verdict import Verdict
@@ -95,6 +95,7 @@ def wire(
         """What stands on the page before anything has happened."""
         say = language_of(request)
         return {
+            tab.model: gr.Dropdown(choices=model_choices(desk, say)),
             tab.mode: gr.Dropdown(choices=mode_choices(desk.options.device.kind, say)),
             tab.placement: gr.Dropdown(choices=placement_choices(say)),
             tab.report: render.sentence(say("No picture yet.")),
@@ -121,7 +122,7 @@ def wire(
         return show(following.look(desk, owner, before, say), before, say)
 
     live = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings, timer, followed, stamp]
-    greeted.then(first_words, None, [tab.mode, tab.placement, tab.report], **QUICK)
+    greeted.then(first_words, None, [tab.model, tab.mode, tab.placement, tab.report], **QUICK)
     timer.tick(tick, [browser, followed, tab.live_preview], [*live, tab.preview], **QUICK)
     tab.live_preview.input(None, tab.live_preview, None, js=_KEEP_CHOICE, **QUICK)
     tab.generate.click(press_generate, [browser, followed, *tab.request], live, **PRESS)

@@ -20,6 +20,9 @@ _PLACEMENT_WORDS = {
 }
 
 
+_DEMO_LABEL = marked("Demo (bundled, tiny)")
+
+
 @dataclass(frozen=True)
 class GenerateTab:
     """The controls, by the names of a request's fields where they are one's."""
@@ -71,6 +74,11 @@ def mode_choices(device_kind: str, say: Language = ENGLISH) -> list[tuple[str, s
         return True
 
     return [(say(mode.label), mode.value) for mode in ExecutionMode if exists(mode)]
+
+
+def model_choices(desk: Desk, say: Language = ENGLISH) -> list[tuple[str, str]]:
+    """Labels and ids of the models on offer; only the label that is no name has a translation."""
+    return [(say(label) if label == _DEMO_LABEL else label, name) for label, name in desk.model_choices()]
 
 
 def placement_choices(say: Language = ENGLISH) -> list[tuple[str, str]]:

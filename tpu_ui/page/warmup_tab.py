@@ -14,7 +14,7 @@ from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
 from tpu_ui.page.generate_handlers import NO_SESSION, PRESS, QUICK, as_toast, state_labels
-from tpu_ui.page.generate_tab import mode_choices
+from tpu_ui.page.generate_tab import mode_choices, model_choices
 from tpu_ui.page.known_shapes import OTHER_VERSIONS, KnownShape, known_shapes
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
@@ -127,7 +127,10 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
 
     def greet(owner: Any, request: gr.Request) -> dict:
         say = language_of(request)
-        words = {mode_box: gr.Dropdown(choices=mode_choices(kind, say))}
+        words = {
+            model: gr.Dropdown(choices=model_choices(desk, say)),
+            mode_box: gr.Dropdown(choices=mode_choices(kind, say)),
+        }
         if not is_token(owner):
             return words | {followed: Followed()}
         return words | show(owner, following.find_again(desk, owner, JobKind.WARM_UP), say)
@@ -140,7 +143,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
     timer.tick(tick, [browser, followed, *choice], [*live, table, sizes], **QUICK)
     start.click(warm, [browser, followed, *choice, sizes], [*live, sizes], **PRESS)
     cancel.click(stop, [browser, followed], live, **QUICK)
-    greeted.then(greet, browser, [*live, mode_box], **QUICK)
+    greeted.then(greet, browser, [*live, model, mode_box], **QUICK)
     if desk.options.is_private:
 
         def make_room(gigabytes: Any, request: gr.Request) -> str:
