@@ -342,3 +342,40 @@ def test_mistakes_end_with_code_2():
     assert ran.returncode == 2
     assert "not an execution mode" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--outputs", "FILE"), "outputs: '.*FILE' cannot be used: File exists"),
+        (("--outputs", "FILE/inside"), "outputs: '.*inside' cannot be used: Not a directory"),
+        (("--outputs", "/proc/none"), "outputs: '/proc/none' cannot be used"),
+        (("--outputs", "x" * 300), "outputs: .* cannot be used: File name too long"),
+        (("--loras", "FILE"), "loras: '.*FILE' is no folder"),
+        (("--loras", "absent"), "loras: '.*absent' is no folder"),
+        (("--hub-cache", "FILE"), "hub-cache: '.*FILE' is no folder"),
+        (("--auth", "absent"), "auth: this is neither"), (("--auth", "."), "auth: this is neither"),
+        (("--warm", "nonsense"), "size: "), (("--warm", "1024x1024,,"), "size: "), (("--port", "abc"), "port: "),
+        (("--port", "-1"), "port: "), (("--model", "nonsense"), "There is no model 'nonsense'"),
+        (("--model", "/nowhere"), "there is no such folder"), (("--model", "FILE"), "FILE"),
+        (("--device", "abacus"), "device: "), (("--mode", "quick"), "mode: "), (("--log-level", "loud"), "log-level: "),
+        (("--host", "no such host"), "host: "), (("--share", "maybe"), "share: "),
+        (("--shared-history", "perhaps"), "shared-history: "), (("TPU_UI_CACHE_DIR", "FILE"), "TPU_UI_CACHE_DIR: "),
+        (("TPU_UI_CACHE_BUDGET", "much"), "TPU_UI_CACHE_BUDGET: "), (("TPU_UI_MAX_GRAPHS", "0"), "TPU_UI_MAX_GRAPHS: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_an_option_is_one_sentence(arguments: tuple[str, str], sentence: str, tmp_path: Path):
+    """And exit code 2, before a port is opened."""
+    (tmp_path / "FILE").write_text("")
+    name, value = arguments
+    environ = {key: kept for key, kept in os.environ.items() if not key.startswith("TPU_UI_")}
+    environ |= {"TPU_UI_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "TPU_UI_DEVICE": "cpu"}
+    line = [name, value] if name.startswith("--") else []
+    environ |= {} if line else {name: value}
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), *line], cwd=tmp_path, env=environ, capture_output=True, text=True,
+        timeout=30,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
+    assert re.search(f"^tpu_ui: .*{sentence}", ran.stderr), ran.stderr
+    assert len(ran.stderr.splitlines()) == 1

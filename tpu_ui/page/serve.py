@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tpu_ui import hardware
-from tpu_ui.catalogue import default_model_on
+from tpu_ui.catalogue import default_model_on, find_card
 from tpu_ui.engine import engine_starter
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
 from tpu_ui.jobs import Engine, JobQueue
@@ -41,8 +42,12 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     """Start the page; the device opens behind it. On the way out everything is closed.
 
     Raises:
-        TpuUiError: the device is not there, lacks the mode, or no port is free. Nothing was loaded.
+        TpuUiError: the device is not there, lacks the mode, no port is free, there is no such model, or a folder cannot
+            be used. Nothing was loaded.
     """
+    check_folders(options, settings)
+    if options.model is not None:
+        find_card(options.model)
     device = hardware.choose_device(options.device)
     if options.mode is not None:
         check_mode_on_device(options.mode, device.kind)
@@ -103,6 +108,31 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
             page.close(verbose=False)
         desk.close()
         shutil.rmtree(served_dir, ignore_errors=True)
+
+
+def check_folders(options: AppOptions, settings: Settings) -> None:
+    """See that the folders of the command line are folders, and that those that are written to can be.
+
+    Raises:
+        InvalidRequest: one is not.
+    """
+    for field, folder in (("loras", options.loras), ("hub-cache", options.hub_cache)):
+        is_wrong = folder is not None and (not os.path.isdir(folder) if field == "loras" else os.path.isfile(folder))
+        if is_wrong:
+            raise InvalidRequest(field, f"{str(folder)!r:.200} is no folder.", "Give the path of a folder.")
+    for field, folder in (("TPU_UI_CACHE_DIR", settings.cache_dir), ("outputs", options.outputs)):
+        if folder is None:
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise InvalidRequest(
+                field,
+                f"{str(folder)!r:.200} cannot be used: {error.strerror}.",
+                "Give a folder that can be written to.",
+            ) from None
 
 
 def find_port(host: str, wanted: int, is_fixed: bool) -> int:
