@@ -52,7 +52,8 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     if options.mode is not None:
         check_mode_on_device(options.mode, device.kind)
     port = find_port(options.host, options.port, options.port_is_fixed)
-    served_dir = _own_served_dir(settings.cache_dir / "served")
+    kept_dir = _own_served_dir(settings.cache_dir / "served")
+    neutral_dir, served_dir = _neutral_name_of(kept_dir)
     # Gradio reads it when it is imported; its default is one folder for all users of the machine.
     os.environ["GRADIO_TEMP_DIR"] = str(served_dir)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -69,6 +70,7 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
         served_dir=served_dir / "pictures",
         default_mode=options.mode,
         is_private=not options.is_public,
+        has_login=bool(options.auth),
     )
     outputs = OutputFolder(options.outputs or settings.cache_dir / "outputs", shared=options.shared_history)
     metrics = Metrics()
@@ -107,7 +109,9 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
         if page is not None:
             page.close(verbose=False)
         desk.close()
-        shutil.rmtree(served_dir, ignore_errors=True)
+        shutil.rmtree(kept_dir, ignore_errors=True)
+        if neutral_dir is not None:
+            shutil.rmtree(neutral_dir, ignore_errors=True)
 
 
 def check_folders(options: AppOptions, settings: Settings) -> None:
@@ -196,6 +200,26 @@ def _own_served_dir(root: Path) -> Path:
     shutil.rmtree(own, ignore_errors=True)
     own.mkdir(parents=True)
     return own
+
+
+def _neutral_name_of(folder: Path) -> tuple[Path | None, Path]:
+    """A name for a folder that tells nothing of this machine: a link in a new folder for temporary files, and that one.
+
+    The addresses of pictures hold the whole path under which Gradio knows them, and the cache is mostly in somebody's
+    home. The files stay where they are, on the disk of the pictures, so that a copy costs nothing.
+    """
+    root = Path(tempfile.gettempdir())
+    for other in root.glob("tpu_ui-*"):  # of processes that were killed, whose folder is gone
+        link = other / "served"
+        if os.path.islink(link) and link.readlink().parent == folder.parent and not os.path.exists(link):
+            shutil.rmtree(other, ignore_errors=True)
+    try:
+        own = Path(tempfile.mkdtemp(prefix="tpu_ui-"))
+        link = own / "served"
+        link.symlink_to(folder)
+    except OSError:
+        return None, folder
+    return own, link
 
 
 def announce(options: AppOptions, served: Served) -> list[str]:

@@ -96,7 +96,7 @@ def _tcmalloc(say: Language) -> str:
 def _facts(desk: Desk, say: Language) -> list[tuple[str, str]]:
     rows = []
     for name, value in describe_devices(desk.settings).items():
-        if name in _ELSEWHERE or (name in _PATHS and not desk.options.is_private):
+        if name in _ELSEWHERE or (name in _PATHS and (desk.options.has_login or not desk.options.is_private)):
             continue
         told = wording.size_in_bytes(value, say) if name.endswith("_bytes") else str(value)
         if name == "tcmalloc":
