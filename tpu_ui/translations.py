@@ -135,6 +135,10 @@ PORTUGUESE = Language(
         "Failed": "Falhou",
         "Cancelled": "Cancelado",
         "Nothing was saved.": "Nada foi salvo.",
+        "The program was restarted, and the job was lost": "O programa foi reiniciado, e o trabalho se perdeu",
+        "If its pictures are not in the history, generate again: the settings are still in the form.": (
+            "Se as imagens não estiverem no histórico, gere de novo: os ajustes ainda estão no formulário."
+        ),
         "{graphs} compiled in {seconds}.": "Compilação de {graphs} em {seconds}.",
         "{pictures} in {total}; {graphs} compiled in {compile}.": (
             "{pictures} em {total}; compilação de {graphs} em {compile}."

@@ -124,3 +124,36 @@ def test_a_picture_that_was_deleted_in_another_tab(page: GeneratePage, server: S
     page.tab.click("#history-restore")
     page._wait(lambda: page.value("prompt") == "the third", 20)
     assert page.faults == []
+
+
+def test_a_job_that_was_lost_with_the_program_is_told(tiny_model: Path, tmp_path: Path, browser: Browser):
+    """Killed in a job and started anew: the page says so until it has a new job, and the form is as it was."""
+    arguments = ("--device", "cpu", "--model", str(tiny_model))
+    server = Server(tmp_path / "cache", *arguments)
+    context = browser.new_context(locale="en-US")
+    context.set_default_timeout(20_000)
+    try:
+        server.wait_until_ready()
+        page = open_page(context, server)
+        page.generate(prompt="to be lost", width=192, height=192, batch=4, steps=200)
+        page.wait_for_panel("Denoising")
+        page._wait(lambda: page.tab.evaluate("localStorage.getItem('tpu_ui.job') || ''"), 20)
+        server.process.kill()
+        server.process.wait()
+        server.stop()
+        server = Server(tmp_path / "cache", *arguments, port=server.port)
+        server.wait_until_ready()
+        page.tab.goto(server.url)
+        said = page.wait_for_panel("The program was restarted, and the job was lost", seconds=40)
+        assert "the settings are still in the form" in said
+        page._wait(lambda: (page.value("prompt"), page.value("steps")) == ("to be lost", "200"), 20)
+        page.tab.reload()
+        page.wait_for_panel("The program was restarted, and the job was lost")
+        page.generate(width=64, height=64, steps=1, batch=1)
+        assert page.wait_for_end().splitlines()[-1].startswith("Done")
+        page._wait(lambda: page.tab.evaluate("localStorage.getItem('tpu_ui.job') === null"), 20)
+        page.tab.reload()
+        page.wait_for_panel("Done")
+    finally:
+        server.stop()
+        context.close()

@@ -86,6 +86,7 @@ class Desk:
         self.judge = Judge(queue, options.device.kind, settings, options.default_model)
         self.presence = Presence(options.tab_grace_seconds)
         self.started = time.time()
+        self.run = secrets.token_hex(4)  # tells this run of the program from those before it
         self._default_card = self._card_or_none(options.default_model)
         self._names = {card.id: card.id for card in CATALOGUE}
         if self._default_card is not None:
