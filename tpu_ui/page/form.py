@@ -39,7 +39,8 @@ def values(*controls: Any) -> dict[str, Any]:
     form["image"] = uploaded(form["image"])
     if form["image"] is None:
         form["strength"] = None  # its slider always has a value
-    form["loras"] = lines_of(form["loras"] or "") or None
+    if not form["loras"] or isinstance(form["loras"], str):
+        form["loras"] = lines_of(form["loras"] or "") or None
     return {name: value for name, value in form.items() if (value is not None and value != "") or "prompt" in name}
 
 

@@ -76,6 +76,14 @@ def mode_choices(device_kind: str, say: Language = ENGLISH) -> list[tuple[str, s
     return [(say(mode.label), mode.value) for mode in ExecutionMode if exists(mode)]
 
 
+def take_as_posted(*controls: gr.components.Component) -> None:
+    """Hand on what was posted, whatever it is. Gradio's own checks end in sentences about its choices, or in none; ours
+    stand in the request, and hold for every way in.
+    """
+    for control in controls:
+        control.preprocess = lambda payload: payload
+
+
 def model_choices(desk: Desk, say: Language = ENGLISH) -> list[tuple[str, str]]:
     """Labels and ids of the models on offer; only the label that is no name has a translation."""
     return [(say(label) if label == _DEMO_LABEL else label, name) for label, name in desk.model_choices()]
@@ -191,5 +199,6 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
         "preview": preview, "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings,
         "report": report,
     }  # fmt: skip
+    take_as_posted(*(control for name, control in controls.items() if name in form.FIELDS and name != "image"), sizes)
     assert set(controls) == {field.name for field in fields(GenerateTab)}
     return GenerateTab(**controls)
