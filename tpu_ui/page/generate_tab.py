@@ -78,7 +78,8 @@ def mode_choices(device_kind: str, say: Language = ENGLISH) -> list[tuple[str, s
 
 def take_as_posted(*controls: gr.components.Component) -> None:
     """Hand on what was posted, whatever it is. Gradio's own checks end in sentences about its choices, or in none; ours
-    stand in the request, and hold for every way in.
+    stand in the request, and hold for every way in. A control whose choices were changed for a session is made anew by
+    Gradio, and has Gradio's check again there.
     """
     for control in controls:
         control.preprocess = lambda payload: payload
