@@ -5,7 +5,7 @@ from pathlib import Path
 
 import huggingface_hub
 
-from tpu_ui.errors import InvalidRequest, NotDownloaded, UnknownModel
+from tpu_ui.errors import InvalidRequest, LoadFailed, NotDownloaded, UnknownModel
 from tpu_ui.hub_download import Download
 from tpu_ui.hub_transfer import HubFile
 from tpu_ui.lora_files import HubLora, choose_file
@@ -20,15 +20,17 @@ def find(hub: HubLora, *, offline: bool, hub_cache: Path | None, fetching: Fetch
         fetching: fetch it if it is missing; None: that is an error.
 
     Raises:
-        NotDownloaded: it is not on this machine, and no download was asked for, or none is possible.
-        InvalidRequest, NoAccess, DiskFull, LoadFailed: it could not be downloaded.
+        NotDownloaded: it is not on this machine, and no download was asked for.
+        InvalidRequest, NoAccess, DiskFull, LoadFailed: it could not be downloaded, or no download is possible.
         JobCancelled: `fetching.cancelled` said so.
     """
     cached = _in_cache(hub, hub_cache)
     if cached is not None:
         return cached
     if offline:
-        raise NotDownloaded(f"{hub.repo_id} is not on this machine, and HF_HUB_OFFLINE is set.", "Unset it.")
+        raise LoadFailed(
+            f"loras: {hub.repo_id} is not on this machine, and HF_HUB_OFFLINE is set.", "Unset it, or leave it out."
+        )
     if fetching is None:
         raise NotDownloaded(f"{hub.repo_id} is not on this machine.", "It is fetched with the next request.")
     card = replace(card_of_unseen_repository(hub.repo_id), revision=hub.revision)

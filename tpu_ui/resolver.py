@@ -93,7 +93,7 @@ class Resolver:
         card = find_card(request.model or self.default_model)
         if not card.is_complete:
             return None
-        resolved = _with_picture(self._filled(request, card, card.revision or ""))
+        resolved = _with_picture(self._with_loras(self._filled(request, card, card.revision or ""), None))
         return self._placed(resolved, published_parts(card.repo_id, resolved.dtype) or ())
 
     def _with_loras(self, resolved: ResolvedRequest, fetching: Fetching | None) -> ResolvedRequest:

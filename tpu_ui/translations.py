@@ -135,6 +135,10 @@ PORTUGUESE = Language(
         "Failed": "Falhou",
         "Cancelled": "Cancelado",
         "Nothing was saved.": "Nada foi salvo.",
+        "The program was restarted, and the job was lost": "O programa foi reiniciado, e o trabalho se perdeu",
+        "If its pictures are not in the history, generate again: the settings are still in the form.": (
+            "Se as imagens não estiverem no histórico, gere de novo: os ajustes ainda estão no formulário."
+        ),
         "{graphs} compiled in {seconds}.": "Compilação de {graphs} em {seconds}.",
         "{pictures} in {total}; {graphs} compiled in {compile}.": (
             "{pictures} em {total}; compilação de {graphs} em {compile}."
@@ -171,6 +175,7 @@ PORTUGUESE = Language(
         "Auto": "Automático",
         "One chip": "Um chip",
         "CPU offload": "Offload para a CPU",
+        "Demo (bundled, tiny)": "Demo (incluído, minúsculo)",
         # the Warm-up tab
         "State": "Estado",
         "Model": "Modelo",
@@ -195,6 +200,7 @@ PORTUGUESE = Language(
         "{number} files removed, {bytes} came free.": "{number} arquivos removidos, {bytes} liberados.",
         # History and PNG
         "Choose a picture to see its settings.": "Escolha uma imagem para ver os seus ajustes.",
+        "This picture is gone: it was deleted elsewhere.": "Esta imagem não existe mais: foi excluída em outro lugar.",
         "Drop a picture to see how it was made.": "Solte uma imagem para ver como foi feita.",
         "No settings are in this picture.": "Não há ajustes nesta imagem.",
         "Its model is not on this server's list; the model in the form stays as it is.": (
@@ -251,6 +257,20 @@ PORTUGUESE = Language(
         "compile cache": "cache de compilação",
         "compile cache size": "tamanho do cache de compilação",
         "compile cache budget": "limite do cache de compilação",
+        "available": "disponível",
+        "not installed": "não instalado",
+        "loaded": "carregado",
+        "not loaded. Install libtcmalloc-minimal4 (Debian and Ubuntu), then start with LD_PRELOAD.": (
+            "não carregado. Instale libtcmalloc-minimal4 (Debian e Ubuntu) e inicie com LD_PRELOAD."
+        ),
+        "not loaded. Start with: LD_PRELOAD={library} python app.py": (
+            "não carregado. Inicie com: LD_PRELOAD={library} python app.py"
+        ),
+        "asked for": "pedido",
+        "asked for: TorchTPU on XLA's CPU plugin": "pedido: TorchTPU no plugin de CPU do XLA",
+        "no TPU on the PCI bus; NVIDIA's driver is there": "nenhuma TPU no barramento PCI; há o driver da NVIDIA",
+        "no TPU on the PCI bus and no NVIDIA driver": "nenhuma TPU no barramento PCI e nenhum driver da NVIDIA",
+        "{chips} TPU {chip} chip(s) on the PCI bus": "{chips} chip(s) TPU {chip} no barramento PCI",
         # refusals by the page itself
         "This page has no session yet. Reload it.": "Esta página ainda não tem sessão. Recarregue-a.",
         "Choose one size or more.": "Escolha um tamanho ou mais.",

@@ -375,6 +375,22 @@ def test_nothing_is_cut_off_on_a_tablet(page: GeneratePage):
         assert box["x"] + box["width"] <= 1024, name
 
 
+def test_the_warm_up_tab_on_a_phone_and_on_a_tablet(browser: Browser, server: Server):
+    """Buttons beside each other are as high as each other, and no word is under the arrow of its dropdown."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, locale="pt-BR")
+    phone = open_page(context, server)
+    phone.tab.get_by_role("tab", name="Aquecimento").click()
+    start, cancel = (phone.tab.locator(f"#warm-{name}").bounding_box() for name in ("start", "cancel"))
+    assert (start["y"], start["height"]) == (cancel["y"], cancel["height"])
+    phone.tab.set_viewport_size({"width": 1024, "height": 768})
+    needs = """() => { const box = document.querySelector('#warm-mode input'), pen = document.createElement('canvas')
+        .getContext('2d'); pen.font = getComputedStyle(box).font; const style = getComputedStyle(box);
+        return [pen.measureText(box.value).width + parseFloat(style.paddingLeft) + 20, box.clientWidth]; }"""
+    word, room = phone.tab.evaluate(needs)
+    assert 20 < word <= room
+    context.close()
+
+
 def test_nothing_moves_while_it_runs(page: GeneratePage):
     """The button and the settings stay where they are from the click to the picture."""
     places = """['generate', 'verdict', 'model', 'panel', 'gallery'].map(

@@ -53,7 +53,9 @@ def test_only_copies_of_own_pictures_are_served(page: GeneratePage, server: Serv
     ):  # fmt: skip
         status, body = server.get(f"/gradio_api/file={path}")
         assert status in (403, 404), (path, body[:100])
-    assert page.picture_path().startswith(str(server.cache / "served"))
+    assert (server.cache / "served").resolve() in Path(page.picture_path()).resolve().parents
+    for private in (server.cache, Path.home(), ROOT):
+        assert not page.picture_path().startswith(f"{private}/")
 
 
 def test_pictures_are_served_under_names_nobody_can_guess(page: GeneratePage, server: Server):

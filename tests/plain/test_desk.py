@@ -335,3 +335,27 @@ def test_settings_of_another_device_leave_the_form_usable():
     changes = history_tab.restored(desk, controls, {"prompt": "a star", "mode": "fused", "model": "gone"}, ENGLISH)
     assert changes == {"prompt": "a star", "negative_prompt": "", "loras": "", "image": None}
     assert history_tab.restored(desk, controls, {"mode": "compile"}, ENGLISH)["mode"] == "compile"
+
+
+def test_a_job_of_a_run_that_has_ended_is_lost(desk: Desk, engine: ScriptedEngine):
+    """Told until there is a new job; one that this run knows, or what is no job, is not."""
+    kept = "0" * 16 + "/" + "0" * 8
+    lost = following.find_again(desk, ANN, JobKind.GENERATE, kept)
+    for _ in range(2):
+        sight = following.look(desk, ANN, lost)
+        assert "The program was restarted, and the job was lost" in sight.panel
+        assert sight.followed.known == kept
+        lost = sight.followed
+    engine.go.clear()
+    job = ask(desk)
+    running = following.look(desk, ANN, lost.with_job(job)).followed
+    assert running.known == f"{job.id}/{desk.run}"
+    engine.go.set()
+    assert job.wait(10)
+    ended = following.look(desk, ANN, running)
+    assert "Done" in ended.panel
+    assert ended.followed.known == ""
+    again = following.find_again(desk, ANN, JobKind.GENERATE, running.known)
+    assert following.look(desk, ANN, again).followed.known == ""
+    for other in (running.known, "", None, 5, ["x"], "../..", "x/y", kept + "\n", f"{'0' * 16}/{desk.run}"):
+        assert not following.find_again(desk, ANN, JobKind.GENERATE, other).is_lost

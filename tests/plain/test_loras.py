@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from tests.plain.folders import write_folder
 from tests.plain.test_recipe import png
-from tpu_ui.errors import InvalidRequest, NotDownloaded
+from tpu_ui.errors import InvalidRequest, LoadFailed, NotDownloaded
 from tpu_ui.lora import MAX_LORAS, Lora, lines_of, read_loras
 from tpu_ui.lora_files import HubLora, choose_file, find_loras, names_in
 from tpu_ui.page import form
@@ -239,6 +240,20 @@ def test_a_request_is_resolved_with_its_files(folder: Path, tmp_path: Path):
     assert [(lora.name, lora.weight) for lora in resolved.loras] == [("star", 0.5)]
     with pytest.raises(InvalidRequest, match="there is no LoRA 'moon'"):
         resolver.resolve(GenerationRequest.from_mapping({"loras": ["moon"]}))
+
+
+def test_a_lora_that_cannot_be_had_is_refused_before_the_click(folder: Path, tmp_path: Path):
+    """Offline one of the Hub; and one that is nowhere, also where the model itself is not on this machine yet."""
+    model = write_folder(tmp_path / "model", "sd3")
+    settings = Settings(tmp_path / "cache", lora_dir=folder, hub_cache_dir=tmp_path / "hub")
+    wanted = GenerationRequest.from_mapping({"model": str(model), "loras": ["org/name"]})
+    with pytest.raises(LoadFailed, match="HF_HUB_OFFLINE is set"):
+        Resolver("cpu", replace(settings, offline=True), str(model)).resolve(wanted)
+    resolver = Resolver("cpu", settings, str(model))
+    assert "It is fetched with the next request." in resolver.resolve(wanted)[0].notices[0]
+    assert resolver.foresee_unseen(replace(wanted, model="sdxl")).notices == resolver.resolve(wanted)[0].notices
+    with pytest.raises(InvalidRequest, match="there is no LoRA 'moon'"):
+        resolver.foresee_unseen(GenerationRequest.from_mapping({"model": "sdxl", "loras": ["moon"]}))
 
 
 def test_the_folder_is_a_setting(tmp_path: Path):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
@@ -20,14 +21,17 @@ from tpu_ui.errors import DeviceUnavailable, InvalidRequest
 from tpu_ui.events import Phase, Progress
 from tpu_ui.graphs import GraphKey, Stage, WarmupState
 from tpu_ui.ledger import GraphRecord
-from tpu_ui.page import form, render
+from tpu_ui.page import form, render, serve, system_tab
 from tpu_ui.page.known_shapes import OTHER_VERSIONS, known_shapes
 from tpu_ui.page.options import AppOptions, parse_options
 from tpu_ui.page.routes import _FETCHING, _is_known, _names_an_address
 from tpu_ui.page.serve import HideSecrets, Served, announce, find_port
 from tpu_ui.page.sessions import Presence, is_token, new_token
+from tpu_ui.page.uploads import uploaded
 from tpu_ui.page.verdict import Verdict, _distance
 from tpu_ui.request import GenerationRequest
+from tpu_ui.settings import Settings
+from tpu_ui.translations import ENGLISH
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -342,3 +346,76 @@ def test_mistakes_end_with_code_2():
     assert ran.returncode == 2
     assert "not an execution mode" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--outputs", "FILE"), "outputs: '.*FILE' cannot be used: File exists"),
+        (("--outputs", "FILE/inside"), "outputs: '.*inside' cannot be used: Not a directory"),
+        (("--outputs", "/proc/none"), "outputs: '/proc/none' cannot be used"),
+        (("--outputs", "x" * 300), "outputs: .* cannot be used: File name too long"),
+        (("--loras", "FILE"), "loras: '.*FILE' is no folder"),
+        (("--loras", "absent"), "loras: '.*absent' is no folder"),
+        (("--hub-cache", "FILE"), "hub-cache: '.*FILE' is no folder"),
+        (("--auth", "absent"), "auth: this is neither"), (("--auth", "."), "auth: this is neither"),
+        (("--warm", "nonsense"), "size: "), (("--warm", "1024x1024,,"), "size: "), (("--port", "abc"), "port: "),
+        (("--port", "-1"), "port: "), (("--model", "nonsense"), "There is no model 'nonsense'"),
+        (("--model", "/nowhere"), "there is no such folder"), (("--model", "FILE"), "FILE"),
+        (("--device", "abacus"), "device: "), (("--mode", "quick"), "mode: "), (("--log-level", "loud"), "log-level: "),
+        (("--host", "no such host"), "host: "), (("--share", "maybe"), "share: "),
+        (("--shared-history", "perhaps"), "shared-history: "), (("TPU_UI_CACHE_DIR", "FILE"), "TPU_UI_CACHE_DIR: "),
+        (("TPU_UI_CACHE_BUDGET", "much"), "TPU_UI_CACHE_BUDGET: "), (("TPU_UI_MAX_GRAPHS", "0"), "TPU_UI_MAX_GRAPHS: "),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_an_option_is_one_sentence(arguments: tuple[str, str], sentence: str, tmp_path: Path):
+    """And exit code 2, before a port is opened."""
+    (tmp_path / "FILE").write_text("")
+    name, value = arguments
+    environ = {key: kept for key, kept in os.environ.items() if not key.startswith("TPU_UI_")}
+    environ |= {"TPU_UI_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT), "TPU_UI_DEVICE": "cpu"}
+    line = [name, value] if name.startswith("--") else []
+    environ |= {} if line else {name: value}
+    ran = subprocess.run(
+        [sys.executable, str(ROOT / "app.py"), *line], cwd=tmp_path, env=environ, capture_output=True, text=True,
+        timeout=30,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
+    assert re.search(f"^tpu_ui: .*{sentence}", ran.stderr), ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
+
+
+def test_what_is_served_has_a_name_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Addresses of pictures and of what was uploaded hold it; the files lie in the cache all the same."""
+    monkeypatch.setattr(serve.tempfile, "tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    real = tmp_path / "home" / "cache" / "served" / "123"
+    real.mkdir(parents=True)
+    killed = tmp_path / "tmp" / "tpu_ui-killed"
+    killed.mkdir()
+    (killed / "served").symlink_to(real.with_name("122"))
+    own, link = serve._neutral_name_of(real)
+    assert not killed.exists()
+    assert own.stat().st_mode & 0o77 == 0
+    assert link.parent == own
+    assert link.resolve() == real
+    assert "home" not in str(link)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(link))
+    (real / "ab").mkdir()
+    (real / "ab" / "x.png").write_bytes(b"x")
+    for path in (link / "ab" / "x.png", real / "ab" / "x.png", f"{link}/../123/ab/x.png"):
+        assert uploaded(str(path)) == str(link / "ab" / "x.png")
+    for path in (real.parent / "124" / "x.png", link, own, "/etc/passwd", f"{link}/../x"):
+        with pytest.raises(InvalidRequest, match="not a file that was uploaded"):
+            uploaded(str(path))
+    monkeypatch.setattr(serve.tempfile, "tempdir", "/proc/none")
+    assert serve._neutral_name_of(real) == (None, real)
+
+
+@pytest.mark.parametrize(("is_private", "has_login", "shows"), [(True, False, 1), (True, True, 0), (False, False, 0)])
+def test_only_the_user_of_the_machine_sees_its_folders(is_private: bool, has_login: bool, shows: int, tmp_path: Path):
+    options = SimpleNamespace(is_private=is_private, has_login=has_login)
+    desk = SimpleNamespace(options=options, settings=Settings(tmp_path / "cache"))
+    told = [value for _, value in system_tab._facts(desk, ENGLISH)]
+    assert sum(str(tmp_path) in value for value in told) == shows
+    assert shows or not any("/" in value for value in told)

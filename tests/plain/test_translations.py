@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import tpu_ui
-from tpu_ui import wording
+from tpu_ui import hardware, wording
 from tpu_ui.events import Phase, Progress
 from tpu_ui.forecast import Forecast
 from tpu_ui.graphs import WarmupState
 from tpu_ui.modes import ExecutionMode
-from tpu_ui.page import labels, render
+from tpu_ui.page import labels, render, system_tab
 from tpu_ui.page.generate_tab import placement_choices
 from tpu_ui.page.known_shapes import OTHER_VERSIONS
 from tpu_ui.page.verdict import Verdict
@@ -165,3 +165,25 @@ def test_portuguese_panels():
     assert "passo 5 de 20 · 0,5 s por passo · faltam 7,5 s" in panel
     assert 'aria-label="Progresso"' in panel
     assert wording.outcome(REPORTS[1], PORTUGUESE) == "2 imagens em 0,8 s, aquecido como prometido: nada foi compilado."
+
+
+def test_every_reason_for_a_device_is_translated(tmp_path: Path):
+    """Of each device that a machine may have; the facts' words too."""
+
+    def reason(kind: str, root: Path = tmp_path, sys_root: Path = tmp_path) -> str:
+        choice = hardware.choose_device(kind, sys_root=sys_root, root=root, is_installed=lambda _: True)
+        return system_tab._reason(choice, type(ENGLISH)("xx", Everything()))
+
+    gpu, tpu = tmp_path / "gpu", tmp_path / "tpu"
+    (gpu / "proc/driver/nvidia").mkdir(parents=True)
+    (tpu / "bus/pci/devices/0").mkdir(parents=True)
+    (tpu / "bus/pci/devices/0/vendor").write_text(hardware.GOOGLE_PCI_VENDOR)
+    (tpu / "bus/pci/devices/0/device").write_text("0x006f")
+    said = [reason("cpu"), reason("tpu-emulated"), reason("auto"), reason("auto", gpu), reason("cuda", gpu)]
+    assert [set(sentence) - {"Ω"} for sentence in said] == [set()] * 5
+    assert set(reason("auto", sys_root=tpu).replace("v6e", "").replace("1", "")) == {"Ω"}
+
+
+def test_the_names_of_buttons_without_words_follow_the_labels():
+    script = (TPU_UI / "page" / "page.js").read_text()
+    assert all(name in script for name in ("Trocar largura e altura", "Swap width and height"))

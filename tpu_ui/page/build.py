@@ -12,6 +12,7 @@ from tpu_ui.page import (
     generate_handlers,
     generate_tab,
     history_tab,
+    kept_form,
     labels,
     png_tab,
     system_tab,
@@ -22,18 +23,18 @@ from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
 from tpu_ui.page.sessions import is_token, new_token
 
-# The browser makes its token and keeps it. Not gr.BrowserState: on a busy machine the page is loaded before that has
-# read what it kept, and a known browser would be taken for a new one.
-_TOKEN = """() => {
+# The browser makes its token and keeps it; with it comes the job that it last saw unfinished. Not gr.BrowserState: on a
+# busy machine the page is loaded before that has read what it kept, and a known browser would be taken for a new one.
+_GREETING = """() => {
     const bytes = () => [...crypto.getRandomValues(new Uint8Array(16))];
     const fresh = () => bytes().map(b => b.toString(16).padStart(2, "0")).join("");
     try {
         const kept = localStorage.getItem("tpu_ui.owner");
-        if (/^[0-9a-f]{32}$/.test(kept)) return kept;
+        if (/^[0-9a-f]{32}$/.test(kept)) return [kept, localStorage.getItem("tpu_ui.job") ?? ""];
         const made = fresh();
         localStorage.setItem("tpu_ui.owner", made);
-        return made;
-    } catch { return fresh(); }
+        return [made, ""];
+    } catch { return [fresh(), ""]; }
 }"""
 
 
@@ -42,6 +43,7 @@ def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
     text = text or labels.translations()
     with gr.Blocks(title="tpu_ui", analytics_enabled=False, fill_width=True) as page:
         browser = gr.Textbox("", visible="hidden", elem_id="owner", label="owner")
+        known = gr.Textbox("", visible="hidden", elem_id="job", label="job")
         followed = gr.State(Followed())
         timer = gr.Timer(1.0)
         gr.HTML(
@@ -49,18 +51,22 @@ def build_page(desk: Desk, text: gr.I18n | None = None) -> gr.Blocks:
             elem_id="masthead", container=False, padding=False,
         )  # fmt: skip
 
-        def greet(owner: Any, request: gr.Request) -> tuple[str, Followed]:
+        def greet(owner: Any, job: Any, request: gr.Request) -> tuple[str, str, Followed]:
             """A browser tells its token, and finds its jobs again."""
             owner = owner if is_token(owner) else new_token()
             desk.presence.seen(request.session_hash, owner)
-            return owner, following.find_again(desk, owner, JobKind.GENERATE)
+            found = following.find_again(desk, owner, JobKind.GENERATE, job)
+            return owner, found.known, found
 
-        greeted = page.load(greet, browser, [browser, followed], js=_TOKEN, **generate_handlers.QUICK)
+        greeted = page.load(
+            greet, [browser, known], [browser, known, followed], js=_GREETING, **generate_handlers.QUICK
+        )
         with gr.Tabs(selected="generate") as tabs:
             with gr.Tab(text("tab_generate"), id="generate"):
                 form = generate_tab.build(desk, text)
-                generate_handlers.wire(desk, form, greeted, browser, followed, timer)
+                generate_handlers.wire(desk, form, greeted, browser, known, followed, timer)
                 page.load(None, None, form.live_preview, js=generate_handlers.KEPT_CHOICE, **generate_handlers.QUICK)
+                kept_form.wire(desk, page, form)
             with gr.Tab(text("tab_warmup"), id="warmup") as tab:
                 warmup_tab.build_and_wire(desk, text, greeted, tab, browser)
             with gr.Tab(text("tab_history"), id="history") as tab:

@@ -49,6 +49,7 @@ class PageOptions:
         is_private: only the user of this machine can reach the page. Then a request may name any folder or repository,
             and the cache may be pruned; otherwise a folder's name would tell whether it exists, and a download fill
             the disk.
+        has_login: the page asks for one. Who has it need not be the user of the machine, and is shown no path of it.
         tab_grace_seconds: how long the queued jobs of a closed page are kept.
     """
 
@@ -57,6 +58,7 @@ class PageOptions:
     served_dir: Path
     default_mode: ExecutionMode | None = None
     is_private: bool = False
+    has_login: bool = False
     tab_grace_seconds: float = 60.0
 
 
@@ -84,6 +86,7 @@ class Desk:
         self.judge = Judge(queue, options.device.kind, settings, options.default_model)
         self.presence = Presence(options.tab_grace_seconds)
         self.started = time.time()
+        self.run = secrets.token_hex(4)  # tells this run of the program from those before it
         self._default_card = self._card_or_none(options.default_model)
         self._names = {card.id: card.id for card in CATALOGUE}
         if self._default_card is not None:

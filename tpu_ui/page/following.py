@@ -1,5 +1,6 @@
 """What one open page shows of its jobs. Pure reading: called a few times a second for each page."""
 
+import re
 import time
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from tpu_ui.translations import ENGLISH, Language
 
 _IDLE_SECONDS = 3.0
 _BUSY_SECONDS = 0.5
+_KNOWN = re.compile(r"[0-9a-f]{16}/(?P<run>[0-9a-f]{8})")
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Followed:
         shown: id of the job whose pictures are shown.
         phase, phase_since: where the running job is, and since when, so that time goes on between its events.
         stamp: changes when a verdict may have changed.
+        known: the job that runs or is next, as `id/run of the program`, for the browser to keep.
+        is_lost: the browser knew a job of a run of the program that has ended.
     """
 
     jobs: tuple[str, ...] = ()
@@ -33,6 +37,8 @@ class Followed:
     phase: str = ""
     phase_since: float = 0.0
     stamp: str = ""
+    known: str = ""
+    is_lost: bool = False
 
     def with_job(self, job: Job) -> "Followed":
         return replace(self, jobs=(*self.jobs[-49:], job.id))
@@ -49,11 +55,19 @@ class Sight:
     poll_seconds: float
 
 
-def find_again(desk: Desk, owner: str, kind: JobKind) -> Followed:
-    """What a page that was opened anew follows: the owner's unfinished jobs, and the last one that made pictures."""
+def find_again(desk: Desk, owner: str, kind: JobKind, known: object = "") -> Followed:
+    """What a page that was opened anew follows: the owner's unfinished jobs, and the last one that made pictures.
+
+    Args:
+        known: the unfinished job that the browser kept; whatever stands there.
+    """
     jobs = [job for job in desk.queue.jobs_of(owner) if job.kind is kind]
     last = [job for job in jobs if job.state is JobState.DONE][-1:]
-    return Followed(jobs=tuple(job.id for job in [*last, *(job for job in jobs if not job.state.is_final)]))
+    found = tuple(job.id for job in [*last, *(job for job in jobs if not job.state.is_final)])
+    kept = _KNOWN.fullmatch(known) if isinstance(known, str) else None
+    if kept is None:
+        return Followed(jobs=found)
+    return Followed(jobs=found, known=kept[0], is_lost=kept["run"] != desk.run)
 
 
 def active_job(desk: Desk, owner: str, followed: Followed) -> Job | None:
@@ -68,11 +82,16 @@ def look(desk: Desk, owner: str, followed: Followed, say: Language = ENGLISH) ->
     ended = [job for job in jobs if job.state.is_final]
     active = active_job(desk, owner, followed)
     done = [job for job in ended if job.state is JobState.DONE]
-    followed = replace(followed, stamp=f"{_engine_state(desk)}/{len(ended)}/{active is None}")
+    stamp = f"{_engine_state(desk)}/{len(ended)}/{active is None}"
+    known = followed.known if followed.is_lost and not jobs else ""
+    followed = replace(followed, stamp=stamp, known=known if active is None else f"{active.id}/{desk.run}")
     if active is not None:
         followed, panel = _active_panel(desk, followed, active, len([j for j in jobs if not j.state.is_final]) - 1, say)
     elif ended:
         panel = _ended_panel(desk, max(ended, key=lambda job: job.finished or 0.0), say)
+    elif followed.is_lost:
+        line = say("If its pictures are not in the history, generate again: the settings are still in the form.")
+        panel = render.ended("failed", say("The program was restarted, and the job was lost"), line, say)
     else:
         panel = _idle_panel(desk, say)
     return Sight(

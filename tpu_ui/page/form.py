@@ -1,5 +1,6 @@
 """The form of the Generate tab as a request's names and values, and back."""
 
+import json
 import os
 from typing import Any
 
@@ -18,6 +19,8 @@ FIELDS = (
 """The order in which the form's controls are given to handlers."""
 
 _WHOLE_NUMBERS = ("width", "height", "steps", "batch")
+_NUMBERS = (*_WHOLE_NUMBERS, "guidance")
+_KEPT_CHARACTERS = 200_000
 
 
 def values(*controls: Any) -> dict[str, Any]:
@@ -36,7 +39,8 @@ def values(*controls: Any) -> dict[str, Any]:
     form["image"] = uploaded(form["image"])
     if form["image"] is None:
         form["strength"] = None  # its slider always has a value
-    form["loras"] = lines_of(form["loras"] or "") or None
+    if not form["loras"] or isinstance(form["loras"], str):
+        form["loras"] = lines_of(form["loras"] or "") or None
     return {name: value for name, value in form.items() if (value is not None and value != "") or "prompt" in name}
 
 
@@ -76,6 +80,31 @@ def from_request(request: GenerationRequest, model_id: str) -> dict[str, Any]:
     restored["strength"] = request.strength or DEFAULT_STRENGTH
     restored["seed"] = "" if request.seed is None else str(request.seed)
     return restored
+
+
+def from_storage(text: object) -> tuple[str, dict[str, Any]]:
+    """The page and its form's values, from the JSON that a browser kept: {"page": ..., "form": {name: value}}.
+
+    What has another type than its control's value is left out, whatever it is: anything may stand in a browser.
+    """
+    try:
+        content = json.loads(text) if isinstance(text, str) and len(text) <= _KEPT_CHARACTERS else None
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict) or not isinstance(content.get("form"), dict):
+        return "", {}
+    values = {name: content["form"][name] for name in FIELDS if name in content["form"]}
+    return str(content.get("page")), {name: value for name, value in values.items() if _fits_control(name, value)}
+
+
+def _fits_control(name: str, value: object) -> bool:
+    if name in _NUMBERS or name == "strength":
+        low, high = (0.01, 1) if name == "strength" else (-1e9, 1e9)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+        return is_number or (value is None and name != "strength")
+    if value is None:
+        return name == "image"
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def size_value(width: int, height: int) -> str:

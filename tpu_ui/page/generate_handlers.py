@@ -15,7 +15,7 @@ from tpu_ui.jobs import Job, JobKind
 from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
-from tpu_ui.page.generate_tab import GenerateTab, mode_choices, placement_choices
+from tpu_ui.page.generate_tab import GenerateTab, mode_choices, model_choices, placement_choices
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.page.verdict import Verdict
@@ -31,6 +31,9 @@ _NO_NEAREST = marked("No other size is warm yet")
 _KEEP_CHOICE = """(on) => { try { localStorage.setItem("tpu_ui.live_preview", on ? "on" : "off") } catch {} }"""
 KEPT_CHOICE = """() => { try { return localStorage.getItem("tpu_ui.live_preview") !== "off" } catch { return true } }"""
 """Whether this browser wants live previews."""
+_KEEP_JOB = """(job) => {
+    try { job ? localStorage.setItem("tpu_ui.job", job) : localStorage.removeItem("tpu_ui.job") } catch {}
+}"""
 
 # These answer at once, and a page asks them often: they go past Gradio's own queue.
 QUICK: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
@@ -53,6 +56,7 @@ def wire(
     tab: GenerateTab,
     greeted: gr.events.Dependency,
     browser: gr.Textbox,
+    known: gr.Textbox,
     followed: gr.State,
     timer: gr.Timer,
 ) -> None:
@@ -75,6 +79,8 @@ def wire(
             changes |= _pictures(desk, tab, sight.finished, say)
         if now.stamp != before.stamp:
             changes[stamp] = now.stamp
+        if now.known != before.known:
+            changes[known] = now.known
         changes[followed] = now
         return changes
 
@@ -95,6 +101,7 @@ def wire(
         """What stands on the page before anything has happened."""
         say = language_of(request)
         return {
+            tab.model: gr.Dropdown(choices=model_choices(desk, say)),
             tab.mode: gr.Dropdown(choices=mode_choices(desk.options.device.kind, say)),
             tab.placement: gr.Dropdown(choices=placement_choices(say)),
             tab.report: render.sentence(say("No picture yet.")),
@@ -120,9 +127,11 @@ def wire(
         say = language_of(request)
         return show(following.look(desk, owner, before, say), before, say)
 
-    live = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings, timer, followed, stamp]
-    greeted.then(first_words, None, [tab.mode, tab.placement, tab.report], **QUICK)
+    shown = [tab.panel, tab.cancel, tab.gallery, tab.report, tab.reuse_seed, tab.use_settings]
+    live = [*shown, timer, followed, stamp, known]
+    greeted.then(first_words, None, [tab.model, tab.mode, tab.placement, tab.report], **QUICK)
     timer.tick(tick, [browser, followed, tab.live_preview], [*live, tab.preview], **QUICK)
+    known.change(None, known, None, js=_KEEP_JOB, **QUICK)
     tab.live_preview.input(None, tab.live_preview, None, js=_KEEP_CHOICE, **QUICK)
     tab.generate.click(press_generate, [browser, followed, *tab.request], live, **PRESS)
     tab.cancel.click(press_cancel, [browser, followed], live, **QUICK)

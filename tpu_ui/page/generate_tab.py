@@ -20,6 +20,9 @@ _PLACEMENT_WORDS = {
 }
 
 
+_DEMO_LABEL = marked("Demo (bundled, tiny)")
+
+
 @dataclass(frozen=True)
 class GenerateTab:
     """The controls, by the names of a request's fields where they are one's."""
@@ -71,6 +74,20 @@ def mode_choices(device_kind: str, say: Language = ENGLISH) -> list[tuple[str, s
         return True
 
     return [(say(mode.label), mode.value) for mode in ExecutionMode if exists(mode)]
+
+
+def take_as_posted(*controls: gr.components.Component) -> None:
+    """Hand on what was posted, whatever it is. Gradio's own checks end in sentences about its choices, or in none; ours
+    stand in the request, and hold for every way in. A control whose choices were changed for a session is made anew by
+    Gradio, and has Gradio's check again there.
+    """
+    for control in controls:
+        control.preprocess = lambda payload: payload
+
+
+def model_choices(desk: Desk, say: Language = ENGLISH) -> list[tuple[str, str]]:
+    """Labels and ids of the models on offer; only the label that is no name has a translation."""
+    return [(say(label) if label == _DEMO_LABEL else label, name) for label, name in desk.model_choices()]
 
 
 def placement_choices(say: Language = ENGLISH) -> list[tuple[str, str]]:
@@ -183,5 +200,6 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
         "preview": preview, "live_preview": live_preview, "reuse_seed": reuse_seed, "use_settings": use_settings,
         "report": report,
     }  # fmt: skip
+    take_as_posted(*(control for name, control in controls.items() if name in form.FIELDS and name != "image"), sizes)
     assert set(controls) == {field.name for field in fields(GenerateTab)}
     return GenerateTab(**controls)

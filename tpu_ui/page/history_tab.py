@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from tpu_ui.errors import TpuUiError
+from tpu_ui.errors import InvalidRequest, TpuUiError
 from tpu_ui.outputs import HistoryEntry
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
@@ -80,16 +80,35 @@ def build_and_wire(
     def show_older(owner: Any, words: Any, listed: tuple[HistoryEntry, ...], request: gr.Request) -> list:
         return show_history(owner, words, request, listed[-1].cursor if listed else None)
 
-    def choose(listed: tuple[HistoryEntry, ...], event: gr.SelectData, request: gr.Request) -> list:
+    def is_gone(owner: Any, entry: HistoryEntry | None, request: gr.Request) -> bool:
+        """Whether a picture was deleted since it was listed, in another tab or from the folder; if so, it is told."""
+        if entry is None or not is_token(owner):
+            return False
+        try:
+            desk.outputs.path_of(entry.name, owner)
+            return False
+        except InvalidRequest:
+            pass
+        gr.Info(escape(language_of(request)("This picture is gone: it was deleted elsewhere.")))
+        return True
+
+    def choose(
+        owner: Any, words: Any, listed: tuple[HistoryEntry, ...], event: gr.SelectData, request: gr.Request
+    ) -> dict | list:
         if not isinstance(event.index, int) or event.index >= len(listed):
-            return [gr.skip()] * 4
+            return {chosen: gr.skip()}
         entry = listed[event.index]
-        details = _details(entry, language_of(request))
-        is_deletable = entry.mine or desk.outputs.shared
-        return [entry, details, gr.Button(interactive=True), gr.Button(interactive=is_deletable)]
+        if is_gone(owner, entry, request):
+            return show_history(owner, words, request)
+        return {
+            chosen: entry,
+            details: _details(entry, language_of(request)),
+            restore: gr.Button(interactive=True),
+            delete: gr.Button(interactive=entry.mine or desk.outputs.shared),
+        }
 
     def remove(owner: Any, words: Any, entry: HistoryEntry | None, request: gr.Request) -> list:
-        if entry is not None and is_token(owner):
+        if entry is not None and is_token(owner) and not is_gone(owner, entry, request):
             try:
                 desk.delete_picture(entry.name, owner)
             except TpuUiError as error:
@@ -100,14 +119,17 @@ def build_and_wire(
     refresh.click(show_history, [browser, search], view, **QUICK)
     search.change(show_history, [browser, search], view, trigger_mode="always_last", **QUICK)
     older.click(show_older, [browser, search, entries], view, **QUICK)
-    gallery.select(choose, entries, [chosen, details, restore, delete], **QUICK)
+    gallery.select(choose, [browser, search, entries], view, **PRESS)
     delete.click(remove, [browser, search, chosen], view, **PRESS)
 
-    def use(entry: HistoryEntry | None, request: gr.Request) -> dict:
+    def use(owner: Any, words: Any, entry: HistoryEntry | None, request: gr.Request) -> dict:
+        """The settings of a picture that is gone are still known here."""
         changes = restored(desk, target, {} if entry is None else entry.fields, language_of(request))
+        if is_gone(owner, entry, request):
+            changes |= dict(zip(view, show_history(owner, words, request), strict=True))
         return changes | {tabs: gr.Tabs(selected="generate")}
 
-    restore.click(use, chosen, [tabs, *target.request], **PRESS)
+    restore.click(use, [browser, search, chosen], [tabs, *target.request, *view], **PRESS)
 
 
 def is_offered(value: Any, choices: list[tuple[str, str]]) -> bool:

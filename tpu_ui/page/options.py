@@ -16,6 +16,7 @@ from tpu_ui.tensor_parallel import parse_devices
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULT_PORT = 7860
 PREFIX = "TPU_UI_"
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -71,9 +72,9 @@ def parse_options(arguments: Sequence[str] | None = None, environ: Mapping[str, 
         host=given.host or ("0.0.0.0" if is_space else LOOPBACK[0]),
         port=port,
         port_is_fixed=is_space,
-        share=_switch(given.share) and not is_space,
+        share=_switch("share", given.share) and not is_space,
         auth=_read_auth(given.auth) if given.auth else (),
-        shared_history=_switch(given.shared_history),
+        shared_history=_switch("shared-history", given.shared_history),
         model=given.model or None,
         device=given.device,
         mode=parse_mode(given.mode) if given.mode else None,
@@ -131,8 +132,11 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _switch(text: str | None) -> bool:
-    return (text or "").strip().lower() in ("1", "true", "yes", "on")
+def _switch(name: str, text: str | None) -> bool:
+    word = (text or "").strip().lower()
+    if word not in ("", *_ON, *_OFF):
+        raise InvalidRequest(name, f"{text!r:.20} is neither yes nor no.", "Give 1 or 0.")
+    return word in _ON
 
 
 def _port(text: str) -> int:

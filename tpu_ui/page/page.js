@@ -9,8 +9,10 @@ document.addEventListener("keydown", (event) => {
   setTimeout(() => button.click(), 50);
 });
 
-// Buttons that carry only a sign get a name for screen readers.
-const NAMES = { "swap": "Swap width and height", "random-seed": "Random seed" };
+// Buttons that carry only a sign get a name for screen readers, in the language of the labels.
+const NAMES = navigator.language.toLowerCase().split("-")[0] === "pt" ?
+  { "swap": "Trocar largura e altura", "random-seed": "Semente aleatória" } :
+  { "swap": "Swap width and height", "random-seed": "Random seed" };
 new MutationObserver(() => {
   for (const [id, name] of Object.entries(NAMES)) {
     const button = document.getElementById(id);

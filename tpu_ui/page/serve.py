@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from tpu_ui import hardware
-from tpu_ui.catalogue import default_model_on
+from tpu_ui.catalogue import default_model_on, find_card
 from tpu_ui.engine import engine_starter
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
 from tpu_ui.jobs import Engine, JobQueue
@@ -41,13 +42,18 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     """Start the page; the device opens behind it. On the way out everything is closed.
 
     Raises:
-        TpuUiError: the device is not there, lacks the mode, or no port is free. Nothing was loaded.
+        TpuUiError: the device is not there, lacks the mode, no port is free, there is no such model, or a folder cannot
+            be used. Nothing was loaded.
     """
+    check_folders(options, settings)
+    if options.model is not None:
+        find_card(options.model)
     device = hardware.choose_device(options.device)
     if options.mode is not None:
         check_mode_on_device(options.mode, device.kind)
     port = find_port(options.host, options.port, options.port_is_fixed)
-    served_dir = _own_served_dir(settings.cache_dir / "served")
+    kept_dir = _own_served_dir(settings.cache_dir / "served")
+    neutral_dir, served_dir = _neutral_name_of(kept_dir)
     # Gradio reads it when it is imported; its default is one folder for all users of the machine.
     os.environ["GRADIO_TEMP_DIR"] = str(served_dir)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -64,6 +70,7 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
         served_dir=served_dir / "pictures",
         default_mode=options.mode,
         is_private=not options.is_public,
+        has_login=bool(options.auth),
     )
     outputs = OutputFolder(options.outputs or settings.cache_dir / "outputs", shared=options.shared_history)
     metrics = Metrics()
@@ -102,7 +109,34 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
         if page is not None:
             page.close(verbose=False)
         desk.close()
-        shutil.rmtree(served_dir, ignore_errors=True)
+        shutil.rmtree(kept_dir, ignore_errors=True)
+        if neutral_dir is not None:
+            shutil.rmtree(neutral_dir, ignore_errors=True)
+
+
+def check_folders(options: AppOptions, settings: Settings) -> None:
+    """See that the folders of the command line are folders, and that those that are written to can be.
+
+    Raises:
+        InvalidRequest: one is not.
+    """
+    for field, folder in (("loras", options.loras), ("hub-cache", options.hub_cache)):
+        is_wrong = folder is not None and (not os.path.isdir(folder) if field == "loras" else os.path.isfile(folder))
+        if is_wrong:
+            raise InvalidRequest(field, f"{str(folder)!r:.200} is no folder.", "Give the path of a folder.")
+    for field, folder in (("TPU_UI_CACHE_DIR", settings.cache_dir), ("outputs", options.outputs)):
+        if folder is None:
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise InvalidRequest(
+                field,
+                f"{str(folder)!r:.200} cannot be used: {error.strerror}.",
+                "Give a folder that can be written to.",
+            ) from None
 
 
 def find_port(host: str, wanted: int, is_fixed: bool) -> int:
@@ -166,6 +200,26 @@ def _own_served_dir(root: Path) -> Path:
     shutil.rmtree(own, ignore_errors=True)
     own.mkdir(parents=True)
     return own
+
+
+def _neutral_name_of(folder: Path) -> tuple[Path | None, Path]:
+    """A name for a folder that tells nothing of this machine: a link in a new folder for temporary files, and that one.
+
+    The addresses of pictures hold the whole path under which Gradio knows them, and the cache is mostly in somebody's
+    home. The files stay where they are, on the disk of the pictures, so that a copy costs nothing.
+    """
+    root = Path(tempfile.gettempdir())
+    for other in root.glob("tpu_ui-*"):  # of processes that were killed, whose folder is gone
+        link = other / "served"
+        if os.path.islink(link) and link.readlink().parent == folder.parent and not os.path.exists(link):
+            shutil.rmtree(other, ignore_errors=True)
+    try:
+        own = Path(tempfile.mkdtemp(prefix="tpu_ui-"))
+        link = own / "served"
+        link.symlink_to(folder)
+    except OSError:
+        return None, folder
+    return own, link
 
 
 def announce(options: AppOptions, served: Served) -> list[str]:

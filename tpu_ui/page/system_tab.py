@@ -4,7 +4,7 @@ import time
 
 import gradio as gr
 
-from tpu_ui import wording
+from tpu_ui import hardware, wording
 from tpu_ui.devices import describe_devices
 from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
@@ -13,6 +13,7 @@ from tpu_ui.page.labels import language_of
 from tpu_ui.translations import Language, marked
 
 _PATHS = ("compile_cache", "tcmalloc")
+_WORDS = (marked("available"), marked("not installed"), marked("loaded"))
 _ELSEWHERE = ("device", "why")  # of `auto`; this page may have been started with another
 _NAMES = {
     "chip": marked("chip"),
@@ -29,6 +30,13 @@ _NAMES = {
     "compile_cache_budget_bytes": marked("compile cache budget"),
 }
 """Of the facts; what is not here is a package's name."""
+
+_REASONS = (
+    marked("asked for"),
+    marked("asked for: TorchTPU on XLA's CPU plugin"),
+    marked("no TPU on the PCI bus; NVIDIA's driver is there"),
+    marked("no TPU on the PCI bus and no NVIDIA driver"),
+)
 
 
 def build_and_wire(desk: Desk, text: gr.I18n, tab: gr.Tab) -> None:
@@ -48,7 +56,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, tab: gr.Tab) -> None:
 
 def _now(desk: Desk, say: Language) -> list[tuple[str, str]]:
     rows = [
-        (say("Device"), f"{desk.options.device.kind} ({desk.options.device.reason})"),
+        (say("Device"), f"{desk.options.device.kind} ({_reason(desk.options.device, say)})"),
         (say("Up for"), wording.duration(time.time() - desk.started, say)),
         (say("Jobs that wait"), say.number(desk.queue.waiting_count)),
         (say("Open pages"), say.number(desk.presence.pages)),
@@ -69,11 +77,30 @@ def _now(desk: Desk, say: Language) -> list[tuple[str, str]]:
     ]
 
 
+def _reason(device: hardware.DeviceChoice, say: Language) -> str:
+    """Why this device was chosen."""
+    if device.tpu is not None:
+        return say("{chips} TPU {chip} chip(s) on the PCI bus", chips=device.tpu.chips, chip=device.tpu.generation)
+    return say(device.reason) if device.reason in _REASONS else device.reason
+
+
+def _tcmalloc(say: Language) -> str:
+    status = hardware.tcmalloc_status()
+    if status.loaded:
+        return say("loaded")
+    if status.library is None:
+        return say("not loaded. Install libtcmalloc-minimal4 (Debian and Ubuntu), then start with LD_PRELOAD.")
+    return say("not loaded. Start with: LD_PRELOAD={library} python app.py", library=status.library)
+
+
 def _facts(desk: Desk, say: Language) -> list[tuple[str, str]]:
     rows = []
     for name, value in describe_devices(desk.settings).items():
-        if name in _ELSEWHERE or (name in _PATHS and not desk.options.is_private):
+        if name in _ELSEWHERE or (name in _PATHS and (desk.options.has_login or not desk.options.is_private)):
             continue
         told = wording.size_in_bytes(value, say) if name.endswith("_bytes") else str(value)
+        if name == "tcmalloc":
+            told = _tcmalloc(say)
+        told = say(told) if told in _WORDS else told
         rows.append((say(_NAMES[name]) if name in _NAMES else name, told))
     return rows

@@ -20,7 +20,8 @@ def uploaded(value: Any) -> str | None:
     if value is None or value == "":
         return None
     path = value.get("path") if isinstance(value, dict) else value
-    folder = os.path.realpath(get_upload_folder())
+    named = get_upload_folder()
+    folder = os.path.realpath(named)
     try:
         real = os.path.realpath(path) if isinstance(path, str) else ""
     except ValueError:  # a NUL in it
@@ -29,4 +30,4 @@ def uploaded(value: Any) -> str | None:
         raise InvalidRequest(
             "image", "is not a file that was uploaded.", "Upload the picture, and give the path that was answered."
         )
-    return real
+    return os.path.join(named, os.path.relpath(real, folder))  # under the name that clients know

@@ -14,7 +14,7 @@ from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
 from tpu_ui.page.generate_handlers import NO_SESSION, PRESS, QUICK, as_toast, state_labels
-from tpu_ui.page.generate_tab import mode_choices
+from tpu_ui.page.generate_tab import mode_choices, model_choices, take_as_posted
 from tpu_ui.page.known_shapes import OTHER_VERSIONS, KnownShape, known_shapes
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
@@ -44,7 +44,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
     followed = gr.State(Followed())
     timer = gr.Timer(_POLL_SECONDS, active=False)
     with gr.Row(elem_classes="two-columns"):
-        with gr.Column(scale=2, min_width=300):
+        with gr.Column(scale=2, min_width=340):
             model = gr.Dropdown(
                 desk.model_choices(), value=desk.default_model_id, label=text("model"), filterable=False,
                 elem_id="warm-model",
@@ -70,6 +70,8 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
                         elem_id="keep-gb",
                     )  # fmt: skip
                     prune = gr.Button(text("prune"), elem_id="prune")
+
+    take_as_posted(model, mode_box, batch, sizes)
 
     def look_around(model_id: Any, mode_word: Any, pictures: Any, request: gr.Request) -> tuple:
         say = language_of(request)
@@ -106,7 +108,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
         say = language_of(request)
         if not is_token(owner):
             raise gr.Error(say(NO_SESSION), print_exception=False)
-        if not chosen:
+        if not chosen or not isinstance(chosen, list):
             raise gr.Error(say("Choose one size or more."), print_exception=False)
         for size in chosen:
             try:
@@ -127,7 +129,10 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
 
     def greet(owner: Any, request: gr.Request) -> dict:
         say = language_of(request)
-        words = {mode_box: gr.Dropdown(choices=mode_choices(kind, say))}
+        words = {
+            model: gr.Dropdown(choices=model_choices(desk, say)),
+            mode_box: gr.Dropdown(choices=mode_choices(kind, say)),
+        }
         if not is_token(owner):
             return words | {followed: Followed()}
         return words | show(owner, following.find_again(desk, owner, JobKind.WARM_UP), say)
@@ -141,7 +146,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
     timer.tick(tick, [browser, followed, *choice], [*live, table, sizes], **QUICK)
     start.click(warm, [browser, followed, *choice, sizes], [*live, sizes], **PRESS)
     cancel.click(stop, [browser, followed], live, **QUICK)
-    greeted.then(greet, browser, [*live, mode_box], **QUICK)
+    greeted.then(greet, browser, [*live, model, mode_box], **QUICK)
     if desk.options.is_private:
 
         def make_room(gigabytes: Any, request: gr.Request) -> str:
