@@ -1,0 +1,105 @@
+"""Jobs on two replicas: both work, both make the same pictures, and the loss of one loses no job."""
+
+import os
+import signal
+import time
+
+import psutil
+
+from tests.replicas.conftest import PATIENCE, wait_until_idle
+from tpu_ui.job import Job, JobKind, JobState
+from tpu_ui.page import system_tab
+from tpu_ui.page.metrics import Metrics
+from tpu_ui.translations import ENGLISH
+
+
+def finish(*jobs: Job) -> set[JobState]:
+    for job in jobs:
+        assert job.wait(PATIENCE), f"{job.id} never ended"
+    return {job.state for job in jobs}
+
+
+def test_jobs_run_at_once_and_both_replicas_make_the_same_picture(queue, ask):
+    jobs = [ask(owner=f"owner{number}", steps=8) for number in range(8)]
+    assert finish(*jobs) == {JobState.DONE}
+    places = [job.places for job in jobs]
+    assert {0} in places
+    assert {1} in places
+    first, *others = [job.result.images[0].tobytes() for job in jobs]
+    assert set(others) == {first}
+    overlap = [job for job in jobs[1:] if job.started < jobs[0].finished]
+    assert overlap
+    steps = [event.step for event in jobs[0].events() if event.step]
+    assert steps == list(range(1, 9))
+
+
+def test_cancel_ends_one_job_and_leaves_the_replica(queue, ask):
+    pids = [status.pid for status in queue.statuses()]
+    job = ask(steps=150)
+    while not (job.last_event and job.last_event.step):
+        time.sleep(0.01)
+    queue.cancel(job.id, "ann")
+    assert finish(job) == {JobState.CANCELLED}
+    assert job.last_event.step < 150
+    assert finish(ask()) == {JobState.DONE}
+    assert [status.pid for status in queue.statuses()] == pids
+
+
+def test_a_mistake_is_told_as_by_one_process(ask):
+    job = ask(width=65)
+    assert finish(job) == {JobState.FAILED}
+    assert "65" in str(job.error)
+    assert job.error.is_users_mistake
+
+
+def test_a_warm_up_covers_all_replicas(queue, ask):
+    job = ask(kind=JobKind.WARM_UP)
+    assert finish(job) == {JobState.DONE}
+    assert job.places == {0, 1}
+    assert [event.detail for event in job.events() if "follow" in event.detail] == ["The other replicas follow."]
+
+
+def test_the_kill_of_a_replica_under_load_loses_no_job(queue, ask):
+    before = [status.pid for status in queue.statuses()]
+    jobs = [ask(owner=f"owner{number % 8}", steps=12, seed=number) for number in range(16)]
+    victim = 0
+    while queue.statuses()[victim].state != "running":
+        time.sleep(0.005)
+    os.kill(before[victim], signal.SIGKILL)
+    assert finish(*jobs) == {JobState.DONE}
+    (again,) = [job for job in jobs if job.was_lost]
+    assert again.places == {0, 1}
+    told = " ".join(event.detail for event in again.events())
+    assert f"Replica 1 (process {before[victim]} on " in told
+    assert "has ended. The job runs again." in told
+    assert [job.result.report.seeds for job in jobs] == [(number,) for number in range(16)]
+    wait_until_idle(queue)
+    after = [status.pid for status in queue.statuses()]
+    assert after[1] == before[1]
+    assert after[0] not in before
+    assert psutil.pid_exists(after[0])
+    assert finish(*[ask(owner=f"owner{number}") for number in range(4)]) == {JobState.DONE}
+
+
+def test_a_replica_that_dies_idle_is_started_again(queue, ask):
+    before = queue.statuses()[1].pid
+    os.kill(before, signal.SIGKILL)
+    while queue.statuses()[1].pid == before:
+        time.sleep(0.05)
+    wait_until_idle(queue)
+    job = ask()
+    assert finish(job) == {JobState.DONE}
+    assert not job.was_lost
+
+
+def test_the_page_tells_of_each(queue):
+    rows = [system_tab._replica(number, status, ENGLISH) for number, status in enumerate(queue.statuses(), 1)]
+    assert [name for name, _ in rows] == ["Replica 1", "Replica 2"]
+    for (_, told), status in zip(rows, queue.statuses(), strict=True):
+        assert told.startswith(f"idle · process {status.pid} on ")
+        assert " jobs done" in told or " job done" in told
+    metrics = Metrics()
+    metrics.watch(queue)
+    text = metrics.text().decode()
+    assert 'tpu_ui_replica_up{replica="2"} 1.0' in text
+    assert 'tpu_ui_replica_jobs_total{replica="1"}' in text
