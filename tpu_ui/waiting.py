@@ -35,9 +35,10 @@ class Waiting:
             self._rows.move_to_end(job.owner, last=False)
 
     def take(self, job: Job) -> None:
-        """Take a job out to run it; its owner goes to the end of the rows."""
+        """Take a job out to run it; its owner goes to the end of the rows, but for one whose first job waits on."""
+        was_first = job.kind is not JobKind.WARM_UP and self._rows[job.owner][0] is job
         self.remove(job)
-        if job.owner in self._rows and job.kind is not JobKind.WARM_UP:
+        if was_first and job.owner in self._rows:
             self._rows.move_to_end(job.owner)
 
     def remove(self, job: Job) -> None:

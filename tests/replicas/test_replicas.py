@@ -19,7 +19,7 @@ def finish(*jobs: Job) -> set[JobState]:
     return {job.state for job in jobs}
 
 
-def test_jobs_run_at_once_and_both_replicas_make_the_same_picture(queue, ask):
+def test_jobs_run_at_once_and_both_replicas_make_the_same_picture(ask):
     jobs = [ask(owner=f"owner{number}", steps=8) for number in range(8)]
     assert finish(*jobs) == {JobState.DONE}
     places = [job.places for job in jobs]
@@ -52,7 +52,7 @@ def test_a_mistake_is_told_as_by_one_process(ask):
     assert job.error.is_users_mistake
 
 
-def test_a_warm_up_covers_all_replicas(queue, ask):
+def test_a_warm_up_covers_all_replicas(ask):
     job = ask(kind=JobKind.WARM_UP)
     assert finish(job) == {JobState.DONE}
     assert job.places == {0, 1}
@@ -73,23 +73,21 @@ def test_the_kill_of_a_replica_under_load_loses_no_job(queue, ask):
     assert f"Replica 1 (process {before[victim]} on " in told
     assert "has ended. The job runs again." in told
     assert [job.result.report.seeds for job in jobs] == [(number,) for number in range(16)]
+
+
+def test_a_replica_that_dies_idle_is_started_again_and_costs_no_job_its_second_chance(queue, ask):
+    before = [status.pid for status in queue.statuses()]  # of the one that was killed above: none yet, or a new one
+    assert queue.statuses()[1].state == "idle"
+    os.kill(before[1], signal.SIGKILL)
+    while queue.statuses()[1].pid == before[1]:
+        time.sleep(0.01)
+    jobs = [ask(owner=f"owner{number}") for number in range(4)]
+    assert finish(*jobs) == {JobState.DONE}
+    assert not any(job.was_lost for job in jobs)
     wait_until_idle(queue)
     after = [status.pid for status in queue.statuses()]
-    assert after[1] == before[1]
-    assert after[0] not in before
-    assert psutil.pid_exists(after[0])
-    assert finish(*[ask(owner=f"owner{number}") for number in range(4)]) == {JobState.DONE}
-
-
-def test_a_replica_that_dies_idle_is_started_again(queue, ask):
-    before = queue.statuses()[1].pid
-    os.kill(before, signal.SIGKILL)
-    while queue.statuses()[1].pid == before:
-        time.sleep(0.05)
-    wait_until_idle(queue)
-    job = ask()
-    assert finish(job) == {JobState.DONE}
-    assert not job.was_lost
+    assert after[1] != before[1]
+    assert all(psutil.pid_exists(pid) for pid in after)
 
 
 def test_the_page_tells_of_each(queue):
