@@ -39,9 +39,13 @@ def test_no_process_outlives_the_front(sd3, tmp_path, monkeypatch, end, code):
         started = psutil.Process(process.pid).children(recursive=True)
         assert set(told["pids"]) <= {child.pid for child in started}
         assert len(started) > 3  # Ray's own
+        agents = [child.pid for child in started if "Agent" in child.name() or "agent" in " ".join(child.cmdline())]
         os.kill(process.pid, end)
         assert process.wait(40) == code
-    assert not psutil.wait_procs(started, timeout=20)[1]
+    # The helpers of Ray's node ask now and then whether it is there; they hold no device.
+    helpers = [child for child in started if child.pid in agents]
+    assert not psutil.wait_procs([child for child in started if child not in helpers], timeout=20)[1]
+    assert not psutil.wait_procs(helpers, timeout=90)[1]
 
 
 @contextmanager

@@ -5,11 +5,16 @@ import signal
 import time
 
 import psutil
+import pytest
 
-from tests.replicas.conftest import PATIENCE, wait_until_idle
+from tests.replicas.conftest import PATIENCE, REQUEST, wait_until_idle
+from tpu_ui.cli.bench import _replicas_table
+from tpu_ui.cli.main import main
 from tpu_ui.job import Job, JobKind, JobState
 from tpu_ui.page import system_tab
 from tpu_ui.page.metrics import Metrics
+from tpu_ui.replicas.bench import measure
+from tpu_ui.request import GenerationRequest
 from tpu_ui.translations import ENGLISH
 
 
@@ -101,3 +106,21 @@ def test_the_page_tells_of_each(queue):
     text = metrics.text().decode()
     assert 'tpu_ui_replica_up{replica="2"} 1.0' in text
     assert 'tpu_ui_replica_jobs_total{replica="1"}' in text
+
+
+def test_the_bench_measures_one_and_all(queue):
+    request = GenerationRequest.from_mapping(REQUEST | {"steps": 1})
+    told = measure(queue.engine, request, rounds=2).as_dict()
+    assert (told["replicas"], told["clients"], told["requests"]) == (2, 8, 32)
+    ratios = sorted(every / one for one, every in zip(told["one"], told["all"], strict=True))
+    assert len(ratios) == 2
+    assert [told["throughput_ratio_min"], told["throughput_ratio_max"]] == pytest.approx(ratios)
+    assert told["throughput_ratio"] == pytest.approx(sum(ratios) / 2)
+    header, line, row = _replicas_table(told).splitlines()
+    assert header.count("|") == line.count("|") == row.count("|")
+    assert f"| {told['throughput_ratio']:.2f} (" in row
+
+
+def test_wrong_options_of_the_bench_are_sentences(capsys):
+    assert main(["bench", "--device", "cpu", "--replicas", "auto"]) == 2
+    assert "the device is cpu. Give a number" in capsys.readouterr().err
