@@ -42,10 +42,13 @@ def test_no_process_outlives_the_front(sd3, tmp_path, monkeypatch, end, code):
         agents = [child.pid for child in started if "Agent" in child.name() or "agent" in " ".join(child.cmdline())]
         os.kill(process.pid, end)
         assert process.wait(40) == code
-    # The helpers of Ray's node ask now and then whether it is there; they hold no device.
-    helpers = [child for child in started if child.pid in agents]
-    assert not psutil.wait_procs([child for child in started if child not in helpers], timeout=20)[1]
-    assert not psutil.wait_procs(helpers, timeout=90)[1]
+    _, alive = psutil.wait_procs(started, timeout=10)
+    left = [child for child in alive if child.pid not in agents]
+    assert not psutil.wait_procs(left, timeout=15)[1]
+    if end is signal.SIGTERM:
+        assert not alive
+    for agent in alive:  # of a node that was killed: they end by themselves within a minute or so
+        agent.kill()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 from tests.replicas.conftest import PATIENCE, REQUEST, wait_until_idle
 from tpu_ui.cli.bench import _replicas_table
 from tpu_ui.cli.main import main
+from tpu_ui.graphs import WarmupState
 from tpu_ui.job import Job, JobKind, JobState
 from tpu_ui.page import system_tab
 from tpu_ui.page.metrics import Metrics
@@ -124,3 +125,34 @@ def test_the_bench_measures_one_and_all(queue):
 def test_wrong_options_of_the_bench_are_sentences(capsys):
     assert main(["bench", "--device", "cpu", "--replicas", "auto"]) == 2
     assert "the device is cpu. Give a number" in capsys.readouterr().err
+
+
+def test_a_request_is_warm_where_its_replica_is(queue):
+    pool = queue.engine
+    request = GenerationRequest.from_mapping(REQUEST | {"mode": "compile"})
+    _, keys = pool._resolve(request)
+    digests = tuple(key.digest for key in keys)
+    first, second = pool.members
+
+    def tell(warm_in_first: bool, warm_in_second: bool) -> WarmupState:
+        for member, is_warm in ((first, warm_in_first), (second, warm_in_second)):
+            member.ledger.mirror(digests if is_warm else (), () if is_warm else digests[:1])
+        pool._mirror()
+        assert {pool.ledger.state(key) for key in keys[:1]} == (
+            {WarmupState.WARM} if warm_in_first or warm_in_second else {WarmupState.COMPILING}
+        )
+        return pool.foresee(request)[1].state
+
+    assert tell(False, False) is WarmupState.COMPILING
+    assert tell(False, True) is WarmupState.WARM
+    assert pool.choose(request, {0, 1}, {}).place == 1
+    second._busy_until = None  # it runs something, for nobody knows how long: the first will have the request
+    try:
+        assert pool.choose(request, {0}, {}).place == 0
+        assert pool.foresee(request)[1].state is WarmupState.COMPILING
+    finally:
+        second._busy_until = 0.0
+    assert tell(True, True) is WarmupState.WARM
+    for member in pool.members:
+        member.ledger.mirror((), ())
+    pool._mirror()

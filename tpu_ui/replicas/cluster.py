@@ -1,10 +1,13 @@
 """Ray: started for this program on this host, or joined where it runs already. The only room that starts it."""
 
 import contextlib
+import ctypes
 import logging
 import os
 import shutil
+import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # Ray reads these when it is imported; nothing is sent to anybody
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 _TEMPORARY_ROOT = Path("/tmp")
 _FOLDER_PREFIX = "tpu_ui-ray-"
 _OBJECT_STORE_BYTES = 256 * 2**20  # pictures on their way; Ray writes to disk what is above
+_SIGACTION_BYTES = 1024  # more than any system's struct sigaction has
 _TPU = "TPU"  # Ray's own resource: a process that has one sees that chip alone
 
 _ONE_CHIP = {"TPU_CHIPS_PER_PROCESS_BOUNDS": "1,1,1", "TPU_PROCESS_BOUNDS": "1,1,1"}
@@ -89,7 +93,7 @@ class Cluster:
     def _start(self, processes: int) -> None:
         _remove_left_behind()
         self._folder = tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{os.getpid()}-", dir=_TEMPORARY_ROOT)
-        with _quiet():
+        with _own_ways():
             ray.init(
                 address="local",  # whatever RAY_ADDRESS says
                 num_cpus=max(1, processes),
@@ -103,13 +107,14 @@ class Cluster:
 
     def _join(self, address: str) -> None:
         try:
-            with _quiet():
+            with _own_ways():
                 ray.init(address=address, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             log.info("Ray: %s", error)
             raise DeviceUnavailable(
                 f"ray-address: no Ray cluster of this version ({ray.__version__}) can be joined at {address!r:.80}.",
-                "Start one with: ray start --head --port=6379; then give HOST:6379, or auto for one on this host.",
+                "Start one with: ray start --head --port=6379; then give HOST:6379, or auto for one on this host. Its "
+                "token, if it has one, must be here too (RAY_AUTH_TOKEN, or ~/.ray/auth_token).",
             ) from error
 
     def _number(self, replicas: int | None) -> int:
@@ -132,15 +137,22 @@ def _python_path() -> str:
 
 
 @contextlib.contextmanager
-def _quiet():
-    """Ray tells of its start, and that the thread is not the main one; nobody can act on it."""
+def _own_ways() -> Iterator[None]:
+    """While Ray starts: it tells of it, and that the thread is not the main one, which nobody can act on; and its core
+    takes SIGTERM to print a stack and abort, so that this program could not close. Not Python's to undo: only the main
+    thread may set handlers.
+    """
     logger = logging.getLogger("ray")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.ERROR)
+    libc = ctypes.CDLL(None)
+    kept = ctypes.create_string_buffer(_SIGACTION_BYTES)
+    libc.sigaction(signal.SIGTERM, None, kept)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        libc.sigaction(signal.SIGTERM, kept, None)
+        logger.setLevel(level)
 
 
 def _remove_left_behind() -> None:

@@ -1,6 +1,9 @@
 """From --replicas to a pool: how many, and what stands against it. No Ray and no torch yet."""
 
+import os
+import secrets
 from collections.abc import Callable
+from pathlib import Path
 
 from tpu_ui import hardware
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
@@ -64,8 +67,24 @@ def replica_starter(
         )
 
     def start() -> Pool:
+        _set_token(address)
         from tpu_ui.replicas.pool import ReplicaPool  # imports Ray
 
         return ReplicaPool(choice, settings, model, number, address)
 
     return start
+
+
+def _set_token(address: str | None) -> None:
+    """Before Ray is imported: a Ray of this program's own answers to nobody else; one that is joined, with its token.
+
+    What the user has set himself stays.
+    """
+    if "RAY_AUTH_MODE" in os.environ:
+        return
+    if address is None:
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray would keep one in the home folder
+    elif not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        if not (Path.home() / ".ray" / "auth_token").exists():
+            return
+    os.environ["RAY_AUTH_MODE"] = "token"
