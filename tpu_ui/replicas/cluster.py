@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 _TEMPORARY_ROOT = Path("/tmp")
 _FOLDER_PREFIX = "tpu_ui-ray-"
 _OBJECT_STORE_BYTES = 256 * 2**20  # pictures on their way; Ray writes to disk what is above
+_ANSWERING_SECONDS = 5.0
 _SIGACTION_BYTES = 1024  # more than any system's struct sigaction has
 _TPU = "TPU"  # Ray's own resource: a process that has one sees that chip alone
 
@@ -107,6 +109,9 @@ class Cluster:
 
     def _join(self, address: str) -> None:
         try:
+            if address != "auto":  # Ray would try for minutes
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), _ANSWERING_SECONDS).close()
             with _own_ways():
                 ray.init(address=address, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:

@@ -84,7 +84,6 @@ def _set_token(address: str | None) -> None:
         return
     if address is None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else Ray would keep one in the home folder
-    elif not any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-        if not (Path.home() / ".ray" / "auth_token").exists():
-            return
-    os.environ["RAY_AUTH_MODE"] = "token"
+    has_token = "RAY_AUTH_TOKEN" in os.environ or "RAY_AUTH_TOKEN_PATH" in os.environ
+    if has_token or os.path.exists(Path.home() / ".ray" / "auth_token"):
+        os.environ["RAY_AUTH_MODE"] = "token"
