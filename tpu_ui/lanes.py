@@ -64,6 +64,8 @@ class Lanes:
         """Without the lock: what a request will cost is read from files."""
         reserved: dict[int, float] = {}
         for job in jobs:
+            if not idle:
+                return
             allowed = self._allowed(job, idle)
             if not allowed:
                 continue

@@ -19,20 +19,6 @@ REQUEST = {"prompt": "a red cat", "width": 64, "height": 64, "steps": 4, "seed":
 PATIENCE = 60.0  # seconds before a test that hangs is called failed
 
 
-def replica_processes() -> list[psutil.Process]:
-    """The replicas of this user that were started below this process, or below a cluster that it has joined."""
-    mark = f"PYTHONPATH={Path(__file__).resolve().parents[2]}"
-    found = []
-    for process in psutil.process_iter():
-        try:
-            is_replica = process.name().startswith("ray::Replica") or "ray::Replica" in " ".join(process.cmdline())
-            if is_replica and any(f"{name}={value}".startswith(mark) for name, value in process.environ().items()):
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 @pytest.fixture(scope="session")
 def sd3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests import tiny_pipelines

@@ -47,7 +47,8 @@ def run(options: argparse.Namespace) -> int:
     placement = parse_placement(options.placement)
     placement = Placement.SINGLE if placement is Placement.AUTO else placement
     if options.replicas:
-        return _run_replicas(options, choice, replace(request, mode=options.mode, placement=placement), rounds)
+        mode = parse_mode(options.mode) if options.mode else None
+        return _run_replicas(options, choice, replace(request, mode=mode, placement=placement), rounds)
     if options.mode:
         modes = [parse_mode(options.mode)]
     else:
