@@ -17,6 +17,7 @@ from tpu_ui.hardware import DeviceChoice, TpuHost, find_chip
 from tpu_ui.job import Choice, Job, JobKind, JobState
 from tpu_ui.jobs import JobQueue
 from tpu_ui.page.options import parse_options
+from tpu_ui.replicas.bench import Throughput
 from tpu_ui.replicas.choice import Offer, choose_offer
 from tpu_ui.replicas.starting import parse_replicas, replica_starter
 from tpu_ui.report import GenerationResult, Report
@@ -131,6 +132,12 @@ def test_options_that_exclude_each_other(tmp_path: Path):
         engine.engine_starter("cpu", Settings(tmp_path), tensor_parallel="2", replicas="2")
     with pytest.raises(InvalidRequest, match=r"ray-address: it is for replicas\. Give --replicas"):
         engine.engine_starter("cpu", Settings(tmp_path), ray_address="auto")
+
+
+def test_the_ratio_of_the_bench_is_the_median_of_its_rounds():
+    told = Throughput(2, 8, 32, one=(2.0, 1.0, 4.0), all=(4.0, 1.0, 12.0)).as_dict()
+    names = ("throughput_ratio_min", "throughput_ratio", "throughput_ratio_max")
+    assert [told[name] for name in names] == [1.0, 2.0, 3.0]
 
 
 # -- a queue with several engines -------------------------------------------------------------------------------------
