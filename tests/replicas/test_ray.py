@@ -36,7 +36,7 @@ def replica_below(pid: int, server: Server) -> psutil.Process:
     while time.monotonic() < deadline and server.process.poll() is None:
         for child in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):
-                if child.cmdline()[0].startswith("ray::Replica"):
+                if " ".join(child.cmdline()).startswith("ray::Replica"):  # of one just forked it is empty
                     return child
         time.sleep(0.05)
     raise AssertionError(server.log[-3000:])

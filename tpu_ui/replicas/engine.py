@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RaySystemError
+from ray.exceptions import ObjectLostError, RayActorError, RayError, RaySystemError
 
 from tpu_ui.errors import DeviceUnavailable, JobCancelled, TpuUiError, WorkerLost
 from tpu_ui.events import ProgressListener
@@ -62,6 +62,7 @@ class ReplicaEngine:
         self._on_report = on_report
         self._actor: ActorHandle | None = None
         self._alive: ray.ObjectRef | None = None  # comes with the end of the process
+        self._left: ray.ObjectRef | None = None
         self._pid: int | None = None
         self._node = ""
         self._busy_until: float | None = 0.0  # by time.monotonic; 0 where it is idle, None where nobody knows
@@ -149,12 +150,17 @@ class ReplicaEngine:
         """See `PipelineManager.warm_up`; raises as `generate` does."""
         return self._run(Ask(JobKind.WARM_UP, request), emit, cancelled)
 
-    def close(self) -> None:
-        """End the process; it gives its device back first."""
+    def leave(self) -> None:
+        """Ask the process to give its device back, without waiting for it. Nothing may run."""
         if not self.is_lost:
+            self._left = self._actor.leave.remote()
+
+    def close(self) -> None:
+        """End the process; one that was asked to leave is waited for."""
+        if self._left is not None:
             try:
-                ray.get(self._actor.leave.remote(), timeout=_ENDING_SECONDS)
-            except (RayError, GetTimeoutError) as error:
+                ray.get(self._left, timeout=_ENDING_SECONDS)
+            except RayError as error:
                 log.info("%s did not end by itself: %s", self.name, error)
         self._drop()
         self.ledger.close()

@@ -59,6 +59,8 @@ class ReplicaPool:
 
     def close(self) -> None:
         for member in self.members:
+            member.leave()
+        for member in self.members:
             member.close()
         self.ledger.close()
         self._cluster.close()
