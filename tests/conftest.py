@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The fast ones first: plain rooms, then those on the emulated device, the browser last."""
-    order = ("plain", "hub", "demo", "emulated", "parallel", "cli", "page")
+    order = ("plain", "hub", "demo", "emulated", "parallel", "replicas", "cli", "page")
 
     items.sort(key=lambda item: order.index(item.path.relative_to(TESTS).parts[0]))
 

@@ -4,25 +4,38 @@ from collections.abc import Callable
 
 from tpu_ui import hardware
 from tpu_ui.catalogue import default_model_on
-from tpu_ui.errors import DeviceUnavailable
-from tpu_ui.jobs import Engine
+from tpu_ui.errors import DeviceUnavailable, InvalidRequest
+from tpu_ui.job import Engine, Pool
 from tpu_ui.parallel.starting import group_starter
+from tpu_ui.replicas.starting import replica_starter
 from tpu_ui.runtime import start_runtime
 from tpu_ui.settings import Settings
 
 
 def engine_starter(
-    device: str, settings: Settings, default_model: str | None = None, tensor_parallel: str | None = None
-) -> Callable[[], Engine]:
+    device: str,
+    settings: Settings,
+    default_model: str | None = None,
+    tensor_parallel: str | None = None,
+    replicas: str | None = None,
+    ray_address: str | None = None,
+) -> Callable[[], Engine | Pool]:
     """Choose the device now, and return what opens it later, on the thread that will own it.
 
     Args:
         tensor_parallel: one process a device, over so many of them; see `parallel.starting.group_starter`.
+        replicas, ray_address: one process a device, each with the whole model; see `replicas.starting.replica_starter`.
 
     Raises:
         DeviceUnavailable: the device is not in this machine, or what it needs is not installed.
-        InvalidRequest: `tensor_parallel` is no number of devices that is possible here.
+        InvalidRequest: a number of devices is not possible here, or `tensor_parallel` and `replicas` are both given.
     """
+    if replicas is not None and tensor_parallel is not None:
+        raise InvalidRequest(
+            "replicas", "they hold a whole model each, and --tensor-parallel splits one.", "Give one of the two."
+        )
+    if replicas is None and ray_address is not None:
+        raise InvalidRequest("ray-address", "it is for replicas.", "Give --replicas auto or a number too.")
     choice = hardware.choose_device(device)
     if settings.world_size > 1 and tensor_parallel is None:
         raise DeviceUnavailable(
@@ -38,6 +51,8 @@ def engine_starter(
     model = default_model or default_model_on(choice.kind)
     if tensor_parallel is not None:
         return group_starter(choice, settings, model, tensor_parallel)
+    if replicas is not None:
+        return replica_starter(choice, settings, model, replicas, ray_address)
 
     def start() -> Engine:
         runtime = start_runtime(choice.kind, settings)

@@ -1,4 +1,4 @@
-"""`bench`: what tpu_ui costs and saves against plain diffusers."""
+"""`bench`: what tpu_ui costs and saves against plain diffusers; and what replicas give."""
 
 import argparse
 import json
@@ -12,9 +12,10 @@ from tpu_ui.catalogue import default_model_on
 from tpu_ui.cli.running import chosen_settings, results_on_stdout
 from tpu_ui.cli.values import integer
 from tpu_ui.errors import InvalidRequest
-from tpu_ui.hardware import choose_device
+from tpu_ui.hardware import DeviceChoice, choose_device
 from tpu_ui.modes import ExecutionMode, parse_mode
 from tpu_ui.placement import Placement, parse_placement
+from tpu_ui.replicas.starting import replica_starter
 from tpu_ui.request import GenerationRequest
 from tpu_ui.runtime import start_runtime
 from tpu_ui.shapes import parse_size
@@ -32,7 +33,8 @@ def run(options: argparse.Namespace) -> int:
     rounds = integer("rounds", options.rounds)
     if not 1 <= rounds <= 1000:
         raise InvalidRequest("rounds", f"{rounds} is out of range.", "Give 1 to 1000.")
-    kind = choose_device(options.device).kind
+    choice = choose_device(options.device)
+    kind = choice.kind
     width, height = parse_size(options.size) if options.size else (None, None)
     request = GenerationRequest(
         prompt="a small red star left of a large blue circle",
@@ -44,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
     )
     placement = parse_placement(options.placement)
     placement = Placement.SINGLE if placement is Placement.AUTO else placement
+    if options.replicas:
+        mode = parse_mode(options.mode) if options.mode else None
+        return _run_replicas(options, choice, replace(request, mode=mode, placement=placement), rounds)
     if options.mode:
         modes = [parse_mode(options.mode)]
     else:
@@ -69,6 +74,33 @@ def run(options: argparse.Namespace) -> int:
             print(_table(rows), file=results)
             print(f"\n{_repeats_table(rows)}", file=results)
     return 0
+
+
+def _run_replicas(options: argparse.Namespace, choice: DeviceChoice, request: GenerationRequest, rounds: int) -> int:
+    """Measure replicas against one of them instead."""
+    with results_on_stdout() as results, tempfile.TemporaryDirectory() as cache_dir:
+        settings = replace(chosen_settings(options), cache_dir=Path(cache_dir))
+        start = replica_starter(choice, settings, default_model_on(choice.kind), options.replicas)
+        print("bench: replicas ...", file=sys.stderr, flush=True)
+        pool = start()
+        from tpu_ui.replicas.bench import measure
+
+        try:
+            row = measure(pool, request, rounds).as_dict() | {"device": choice.kind, "versions": pool.toolchain}
+        finally:
+            pool.close()
+        print(json.dumps(row, indent=2) if options.json else _replicas_table(row), file=results)
+    return 0
+
+
+def _replicas_table(row: dict) -> str:
+    ratio = f"{row['throughput_ratio']:.2f} ({row['throughput_ratio_min']:.2f} to {row['throughput_ratio_max']:.2f})"
+    one, every = (statistics.median(row[name]) for name in ("one", "all"))
+    return (
+        "| replicas | clients | requests a round | requests a second, one / all | all / one (min to max) |\n"
+        "|---|---|---|---|---|\n"
+        f"| {row['replicas']} | {row['clients']} | {row['requests']} | {one:.2f} / {every:.2f} | {ratio} |"
+    )
 
 
 def _fields(request: GenerationRequest, mode: ExecutionMode) -> dict:

@@ -134,6 +134,9 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--size", help="width x height in pixels")
     parser.add_argument("--rounds", default="7", help="timed rounds of each side")
     parser.add_argument("--steps", help="denoising steps of the timed rounds")
+    parser.add_argument(
+        "--replicas", help="measure the throughput of so many replicas against one instead: a number, or auto"
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON on standard output")
 
 

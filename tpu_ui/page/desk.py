@@ -1,5 +1,6 @@
 """What page and API have in common: requests are read, judged, queued, kept and shown to their owner only."""
 
+import heapq
 import logging
 import os
 import secrets
@@ -239,14 +240,14 @@ class Desk:
 
     def wait_seconds(self, job: Job) -> float | None:
         """Seconds until a queued job starts, compiles included; None if one of those before it is not known."""
-        total = 0.0
+        free_in = [0.0] * self.queue.lanes
         for ahead in self.queue.ahead_of(job):
             seconds = self.judge.seconds(ahead.request)
             if seconds is None:
                 return None
             ran = time.time() - ahead.started if ahead.started is not None else 0.0
-            total += max(0.0, seconds - ran)
-        return total
+            heapq.heapreplace(free_in, free_in[0] + max(0.0, seconds - ran))
+        return free_in[0]
 
     def picture(self, path: str | Path) -> Path:
         """A copy of a kept picture, in the folder that Gradio serves, under a name that cannot be guessed."""

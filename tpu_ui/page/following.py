@@ -140,6 +140,8 @@ def _active_panel(desk: Desk, followed: Followed, job: Job, others: int, say: La
     if job.state is JobState.QUEUED:
         title = wording.phase(Phase.QUEUED, say)
         line = wording.waiting_line(desk.queue.position(job), desk.wait_seconds(job), say)
+        if job.was_lost:
+            line = f"{line} {say('Its replica was lost; it runs again.')}"
         return followed, render.running(title, line, None, also, say)
     event = job.last_event
     if event is None or event.phase is Phase.QUEUED:

@@ -55,6 +55,7 @@ class _Now(Collector):
         yield GaugeMetricFamily("tpu_ui_device_ready", "1 once the device is open.", int(engine is not None))
         if engine is None:
             return
+        yield from _replicas(queue)
         memory = engine.runtime.memory()
         yield GaugeMetricFamily("tpu_ui_memory_used_bytes", "Device memory in use.", memory.used_bytes)
         yield GaugeMetricFamily("tpu_ui_memory_total_bytes", "Device memory.", memory.total_bytes)
@@ -68,3 +69,17 @@ class _Now(Collector):
         for state in WarmupState:
             states.add_metric([state.value], known.count(state))
         yield states
+
+
+def _replicas(queue: JobQueue) -> Iterator[Metric]:
+    statuses = queue.statuses()
+    if not statuses:
+        return
+    up = GaugeMetricFamily("tpu_ui_replica_up", "1 while the replica is idle or running.", labels=["replica"])
+    jobs = CounterMetricFamily("tpu_ui_replica_jobs", "Requests that the replica has run.", labels=["replica"])
+    used = GaugeMetricFamily("tpu_ui_replica_memory_used_bytes", "Of the replica's device.", labels=["replica"])
+    for number, status in enumerate(statuses, 1):
+        up.add_metric([str(number)], int(status.state in ("idle", "running")))
+        jobs.add_metric([str(number)], status.jobs)
+        used.add_metric([str(number)], status.memory_used_bytes)
+    yield from (up, jobs, used)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tpu_ui import __version__
 from tpu_ui.errors import InvalidRequest
 from tpu_ui.modes import DEVICE_KINDS, ExecutionMode, parse_mode
+from tpu_ui.replicas.starting import parse_replicas
 from tpu_ui.settings import folder_of
 from tpu_ui.shapes import parse_size
 from tpu_ui.tensor_parallel import parse_devices
@@ -33,6 +34,8 @@ class AppOptions:
         loras: folder whose LoRAs are named without a path; None is the settings' own.
         warm: "last", or sizes as (width, height).
         tensor_parallel: "auto", or a number of devices; None is one process with one device.
+        replicas: "auto", or a number of processes with one device each; None is one, which is this one.
+        ray_address: of the Ray cluster where the replicas run; None is this host.
     """
 
     host: str
@@ -49,6 +52,8 @@ class AppOptions:
     loras: Path | None
     warm: tuple[tuple[int, int], ...] | str
     tensor_parallel: str | None
+    replicas: str | None
+    ray_address: str | None
     log_level: str
     is_space: bool
 
@@ -83,6 +88,8 @@ def parse_options(arguments: Sequence[str] | None = None, environ: Mapping[str, 
         loras=folder_of("loras", given.loras) if given.loras else None,
         warm=_read_warm(given.warm) if given.warm else (),
         tensor_parallel=_read_tensor_parallel(given.tensor_parallel) if given.tensor_parallel else None,
+        replicas=_read_replicas(given.replicas) if given.replicas else None,
+        ray_address=given.ray_address or None,
         log_level=_log_level(given.log_level),
         is_space=is_space,
     )
@@ -118,6 +125,10 @@ def build_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     add(what, "mode", None, "; ".join(f"{mode}: {mode.explanation}" for mode in ExecutionMode))
     text = "split FLUX.1, FLUX.2 or Qwen-Image over so many devices, one process each: auto or a number"
     add(what, "tensor-parallel", None, text, metavar="DEVICES")
+    text = "so many processes with one chip and the whole model each, run by Ray: auto is one a chip, or a number"
+    add(what, "replicas", None, text)
+    text = "the Ray cluster where the replicas run, HOST:PORT or auto (default: Ray is started on this host)"
+    add(what, "ray-address", None, text, metavar="ADDRESS")
     add(
         what, "warm", None,
         "sizes to warm up at the start, such as 1024x1024,768x1344, or last for those used last", metavar="SIZES",
@@ -166,6 +177,11 @@ def _read_auth(text: str) -> tuple[tuple[str, str], ...]:
 
 def _read_tensor_parallel(text: str) -> str:
     parse_devices(text)
+    return text
+
+
+def _read_replicas(text: str) -> str:
+    parse_replicas(text)
     return text
 
 

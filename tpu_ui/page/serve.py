@@ -19,7 +19,8 @@ from tpu_ui import hardware
 from tpu_ui.catalogue import default_model_on, find_card
 from tpu_ui.engine import engine_starter
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
-from tpu_ui.jobs import Engine, JobQueue
+from tpu_ui.job import Engine, Pool
+from tpu_ui.jobs import JobQueue
 from tpu_ui.modes import check_mode_on_device
 from tpu_ui.page.options import AppOptions
 from tpu_ui.settings import Settings
@@ -75,9 +76,11 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     outputs = OutputFolder(options.outputs or settings.cache_dir / "outputs", shared=options.shared_history)
     metrics = Metrics()
     page_is_up = threading.Event()
-    open_device = engine_starter(options.device, settings, model, options.tensor_parallel)
+    open_device = engine_starter(
+        options.device, settings, model, options.tensor_parallel, options.replicas, options.ray_address
+    )
 
-    def start_engine() -> Engine:
+    def start_engine() -> Engine | Pool:
         page_is_up.wait()
         return open_device()
 

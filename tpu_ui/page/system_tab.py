@@ -6,6 +6,7 @@ import gradio as gr
 
 from tpu_ui import hardware, wording
 from tpu_ui.devices import describe_devices
+from tpu_ui.job import MemberStatus
 from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import QUICK
@@ -30,6 +31,12 @@ _NAMES = {
     "compile_cache_budget_bytes": marked("compile cache budget"),
 }
 """Of the facts; what is not here is a package's name."""
+_STATES = {
+    "starting": marked("starting"),
+    "idle": marked("idle"),
+    "running": marked("running"),
+    "lost": marked("lost"),
+}
 
 _REASONS = (
     marked("asked for"),
@@ -69,11 +76,14 @@ def _now(desk: Desk, say: Language) -> list[tuple[str, str]]:
     memory = engine.runtime.memory()
     used, total = (wording.size_in_bytes(count, say) for count in (memory.used_bytes, memory.total_bytes))
     promises = {name: say.number(count) for name, count in engine.ledger.promises().items()}
+    replicas = desk.queue.statuses()
+    of_one = [] if replicas else [(say("Memory"), say("{done} of {total}", done=used, total=total))]
     return [
         *rows,
         (say("State"), say("ready")),
-        (say("Memory"), say("{done} of {total}", done=used, total=total)),
+        *of_one,
         (say("Warm-up promises"), say("{kept} kept, {broken} broken", **promises)),
+        *(_replica(number, status, say) for number, status in enumerate(replicas, 1)),
     ]
 
 
@@ -91,6 +101,16 @@ def _tcmalloc(say: Language) -> str:
     if status.library is None:
         return say("not loaded. Install libtcmalloc-minimal4 (Debian and Ubuntu), then start with LD_PRELOAD.")
     return say("not loaded. Start with: LD_PRELOAD={library} python app.py", library=status.library)
+
+
+def _replica(number: int, status: MemberStatus, say: Language) -> tuple[str, str]:
+    name, state = say("Replica {number}", number=say.number(number)), say(_STATES[status.state])
+    if status.pid is None:
+        return name, state
+    used, total = (wording.size_in_bytes(count, say) for count in (status.memory_used_bytes, status.memory_total_bytes))
+    place = say("process {pid} on {node}", pid=status.pid, node=status.node)
+    memory = say("{done} of {total}", done=used, total=total)
+    return name, f"{state} · {place} · {memory} · {say.counted(status.jobs, '{number} job done', '{number} jobs done')}"
 
 
 def _facts(desk: Desk, say: Language) -> list[tuple[str, str]]:

@@ -1,47 +1,24 @@
 """The front's engine: a group of processes behind the interface of a PipelineManager."""
 
 import logging
-import time
 from collections.abc import Callable
 
 from tpu_ui.compile_cache import CompileCache
 from tpu_ui.errors import JobCancelled, WorkerLost
 from tpu_ui.events import ProgressListener
 from tpu_ui.forecast import Forecast, forecast
-from tpu_ui.jobs import JobKind
-from tpu_ui.ledger import GraphLedger
+from tpu_ui.job import JobKind
 from tpu_ui.parallel import launch
 from tpu_ui.parallel.messages import Ask, Cancel, Ended, Known, Told
+from tpu_ui.parallel.mirror import MirroredLedger, MirroredRuntime
 from tpu_ui.parallel.running import START_AGAIN, RunningGroup
 from tpu_ui.parallel.setup import OuterLaunch, Setup
 from tpu_ui.report import GenerationResult
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.resolver import Resolver
-from tpu_ui.runtime import DeviceMemory
 
 log = logging.getLogger(__name__)
-
-
-class MirroredLedger(GraphLedger):
-    """The ledger's file, with what rank 0 says is warm there. While there is no rank 0, nothing is."""
-
-    def mirror(self, warm: tuple[str, ...], compiling: tuple[str, ...]) -> None:
-        with self._lock:
-            self._warm = dict.fromkeys(warm)
-            self._compiling = dict.fromkeys(compiling, time.time())
-
-
-class GroupRuntime:
-    """Of the runtime of rank 0, what a page asks for."""
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.known = DeviceMemory(0, 0)
-
-    def memory(self) -> DeviceMemory:
-        """Of one device, as rank 0 told last."""
-        return self.known
 
 
 class GroupEngine:
@@ -62,7 +39,7 @@ class GroupEngine:
         self._outer = outer
         self._rank_module = rank_module
         launch.prepare(setup.device_kind, setup.devices, outer)
-        self.runtime = GroupRuntime(setup.device_kind)
+        self.runtime = MirroredRuntime(setup.device_kind)
         self.cache = CompileCache(setup.settings.compile_cache_dir)
         # Rank 0 opens the ledger first, and sets it right.
         self._running: RunningGroup | None = RunningGroup(setup, outer, rank_module)

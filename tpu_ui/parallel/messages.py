@@ -5,7 +5,7 @@ from typing import Any
 
 from tpu_ui.errors import TpuUiError
 from tpu_ui.events import Progress
-from tpu_ui.jobs import JobKind
+from tpu_ui.job import JobKind
 from tpu_ui.report import GenerationResult
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest

@@ -8,15 +8,13 @@ import threading
 from dataclasses import replace
 from multiprocessing.connection import Connection, Listener
 
-from tpu_ui.errors import GenerationFailed, JobCancelled, TpuUiError
+from tpu_ui.errors import TpuUiError
 from tpu_ui.events import Progress
-from tpu_ui.jobs import JobKind
-from tpu_ui.parallel.messages import Ask, Cancel, Ended, Known, Leave, PackedError, Ready, Told
+from tpu_ui.parallel.answering import answer
+from tpu_ui.parallel.messages import Ask, Cancel, Ended, Known, Leave, Ready, Told
 from tpu_ui.parallel.orphans import end_with_parent
 from tpu_ui.parallel.setup import OuterLaunch, Setup
 from tpu_ui.runtime import start_runtime
-
-log = logging.getLogger(__name__)
 
 
 def run_rank(setup: Setup, outer: OuterLaunch | None = None) -> None:
@@ -72,19 +70,7 @@ class Front:
         self._reader.start()
         self._send(Ready(manager.toolchain, self._known()))
         while isinstance(message := self._asked.get(), Ask):
-            self._send_end(self._run(message))
-
-    def _run(self, ask: Ask) -> Ended:
-        run = self._manager.warm_up if ask.kind is JobKind.WARM_UP else self._manager.generate
-        try:
-            return Ended(run(ask.request, self._tell, self._cancel.is_set))
-        except JobCancelled:
-            return Ended()
-        except TpuUiError as error:
-            return Ended(error=PackedError.of(error))
-        except Exception:  # the rank's border: whatever happens, the next request runs
-            log.exception("a request failed on rank 0")
-            return Ended(error=PackedError.of(GenerationFailed("The request failed.", "The log has the details.")))
+            self._send_end(answer(self._manager, message, self._tell, self._cancel.is_set))
 
     def _send_end(self, ended: Ended) -> None:
         self._send(self._known())
