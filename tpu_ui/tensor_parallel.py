@@ -58,12 +58,8 @@ def check_group_request(request: GenerationRequest, label: str, parts: Sequence[
             f"placement: {request.placement.value} is for one device, and this is tensor parallel over {devices}.",
             "Choose auto or tensor_parallel, or start without --tensor-parallel.",
         )
-    if request.mode is ExecutionMode.FUSED_EAGER:
-        raise ModeNotAllowed(
-            "mode: fused eager cuts its programs in each process by itself; were they cut differently, the processes "
-            "would wait for one another for ever.",
-            "Choose compile or strict under tensor parallel.",
-        )
+    if request.mode is not None:
+        check_group_mode(request.mode)
     if not parts:
         return  # nothing of the model is known yet
     allowed = allowed_devices(parts)
@@ -78,6 +74,20 @@ def check_group_request(request: GenerationRequest, label: str, parts: Sequence[
             "tensor-parallel",
             f"{devices} devices do not divide the {_heads(parts)} attention heads of {label}.",
             f"Start with {' or '.join(map(str, (n for n in allowed if n > 1))) or 'one device'}.",
+        )
+
+
+def check_group_mode(mode: ExecutionMode) -> None:
+    """Refuse a mode that processes cannot run together.
+
+    Raises:
+        ModeNotAllowed: it is fused eager.
+    """
+    if mode is ExecutionMode.FUSED_EAGER:
+        raise ModeNotAllowed(
+            "mode: fused eager cuts its programs in each process by itself; were they cut differently, the processes "
+            "would wait for one another for ever.",
+            "Choose compile or strict under tensor parallel.",
         )
 
 

@@ -330,7 +330,8 @@ def test_settings_of_another_device_leave_the_form_usable():
     from tpu_ui.page import form, history_tab
     from tpu_ui.translations import ENGLISH
 
-    desk = SimpleNamespace(options=SimpleNamespace(device=SimpleNamespace(kind="cpu")), model_choices=list)
+    options = PageOptions(DeviceChoice("cpu", "asked for"), "tiny", Path("served"))
+    desk = SimpleNamespace(options=options, model_choices=list)
     controls = SimpleNamespace(**{name: name for name in form.FIELDS})
     changes = history_tab.restored(desk, controls, {"prompt": "a star", "mode": "fused", "model": "gone"}, ENGLISH)
     assert changes == {"prompt": "a star", "negative_prompt": "", "loras": "", "image": None}

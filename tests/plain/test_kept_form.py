@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tpu_ui.errors import UnknownModel
+from tpu_ui.hardware import DeviceChoice
 from tpu_ui.page import form
+from tpu_ui.page.desk import PageOptions
 from tpu_ui.page.kept_form import checked
 
 PAGE = "tiny  cpu"
@@ -22,7 +23,7 @@ FULL = {
 
 class FakeDesk:
     default_model_id = "tiny"
-    options = SimpleNamespace(default_mode=None, device=SimpleNamespace(kind="cpu"))
+    options = PageOptions(DeviceChoice("cpu", "asked for"), "tiny", Path("served"))
 
     def card(self, model: object) -> None:
         if model not in ("tiny", "other", None):

@@ -8,11 +8,12 @@ import pytest
 
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest, ModeNotAllowed, NotANumber, WorkerLost
 from tpu_ui.hardware import DeviceChoice, TpuHost, find_chip
+from tpu_ui.page.desk import PageOptions
 from tpu_ui.page.options import parse_options
 from tpu_ui.parallel.heartbeat import Beat
 from tpu_ui.parallel.messages import PackedError
 from tpu_ui.parallel.setup import Limits, OuterLaunch, Setup
-from tpu_ui.parallel.starting import group_setup
+from tpu_ui.parallel.starting import group_setup, group_starter
 from tpu_ui.parallel.watch import Watch
 from tpu_ui.placement import Placement
 from tpu_ui.planner.parts import published_parts
@@ -200,3 +201,12 @@ def test_a_fault_is_fatal_only_where_the_others_do_not_follow():
     ranks.change(1, fault="RuntimeError: no")
     with pytest.raises(WorkerLost, match=r"^rank 1 .* failed where the others could not follow: RuntimeError: no\."):
         ranks.after(8)
+
+
+def test_a_page_of_a_group_offers_what_a_group_can_run():
+    options = PageOptions(V6E_8, "flux.1-dev", Path("served"))
+    assert len(options.modes) == len(options.placements) == 3
+    group = replace(options, group_devices=8)
+    assert (group.modes, group.placements) == (("strict", "compile"), ("auto",))
+    starter = group_starter(V6E_8, Settings(Path("cache")), "flux.1-dev", "8", {})
+    assert starter.setup.devices == 8

@@ -14,7 +14,7 @@ from tpu_ui.forecast import Forecast
 from tpu_ui.graphs import WarmupState
 from tpu_ui.modes import ExecutionMode
 from tpu_ui.page import labels, render, system_tab
-from tpu_ui.page.generate_tab import placement_choices
+from tpu_ui.page.generate_tab import PLACEMENT_WORDS
 from tpu_ui.page.known_shapes import OTHER_VERSIONS
 from tpu_ui.page.verdict import Verdict
 from tpu_ui.page.warmup_tab import _state
@@ -142,7 +142,7 @@ def test_no_english_is_left_in_what_wording_and_panels_say():
         *(name + value for report in REPORTS for name, value in wording.report_rows(report, say)),
         *(wording.phase(phase, say) + wording.state(state, say) for phase in Phase for state in WarmupState),
         *(_state(state, say) for state in [*WarmupState, OTHER_VERSIONS]),
-        *(say(mode.label) for mode in ExecutionMode), *(label for label, _ in placement_choices(say)),
+        *(say(mode.label) for mode in ExecutionMode), *(say(words) for words in PLACEMENT_WORDS.values()),
         wording.waiting_line(3, 95.0, say), wording.starting("", 3, say), wording.cancelling(True, say),
         wording.cancelling(False, say), wording.duration(None, say), wording.size_in_bytes(None, say),
     ]  # fmt: skip

@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Any
 
 from tpu_ui.catalogue import CATALOGUE, find_card
-from tpu_ui.errors import InvalidRequest, TpuUiError
+from tpu_ui.errors import InvalidRequest, ModeNotAllowed, TpuUiError
 from tpu_ui.graphs import Stage
 from tpu_ui.hardware import DeviceChoice
 from tpu_ui.jobs import Job, JobKind, JobQueue, JobState
 from tpu_ui.lora import Lora
 from tpu_ui.lora_files import names_in
 from tpu_ui.model_card import ModelCard
-from tpu_ui.modes import ExecutionMode
+from tpu_ui.modes import ExecutionMode, check_mode_on_device, default_mode
 from tpu_ui.outputs import OutputFolder
 from tpu_ui.page.sessions import Presence
 from tpu_ui.page.verdict import Judge, Verdict
+from tpu_ui.placement import Placement
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.request import GenerationRequest
 from tpu_ui.settings import Settings
+from tpu_ui.tensor_parallel import check_group_mode
 from tpu_ui.translations import ENGLISH, Language
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class PageOptions:
             the disk.
         has_login: the page asks for one. Who has it need not be the user of the machine, and is shown no path of it.
         tab_grace_seconds: how long the queued jobs of a closed page are kept.
+        group_devices: over how many devices each model is split; None is no tensor parallel.
     """
 
     device: DeviceChoice
@@ -61,6 +64,28 @@ class PageOptions:
     is_private: bool = False
     has_login: bool = False
     tab_grace_seconds: float = 60.0
+    group_devices: int | None = None
+
+    @property
+    def modes(self) -> tuple[ExecutionMode, ...]:
+        """Those that a request may name here."""
+
+        def exists(mode: ExecutionMode) -> bool:
+            try:
+                check_mode_on_device(mode, self.device.kind)
+                if self.group_devices is not None:
+                    check_group_mode(mode)
+            except ModeNotAllowed:
+                return False
+            return True
+
+        return tuple(filter(exists, ExecutionMode))
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """Those that a request may name here."""
+        lone = (Placement.AUTO, Placement.SINGLE, Placement.CPU_OFFLOAD)
+        return lone if self.group_devices is None else (Placement.AUTO,)
 
 
 class Keeper:
@@ -84,7 +109,7 @@ class Desk:
         self.outputs = outputs
         self.settings = settings
         self.options = options
-        self.judge = Judge(queue, options.device.kind, settings, options.default_model)
+        self.judge = Judge(queue, options.device.kind, settings, options.default_model, options.group_devices)
         self.presence = Presence(options.tab_grace_seconds)
         self.started = time.time()
         self.run = secrets.token_hex(4)  # tells this run of the program from those before it
@@ -107,6 +132,12 @@ class Desk:
     def is_starting(self) -> bool:
         """The device is being opened."""
         return self.judge.engine is None and self.queue.engine_error is None
+
+    @property
+    def default_mode(self) -> ExecutionMode:
+        """Of a request that names none."""
+        fuses = self.settings.defer_and_fuse and self.options.group_devices is None
+        return self.options.default_mode or default_mode(self.options.device.kind, fuses)
 
     # -- models -------------------------------------------------------------------------------------------------------
 

@@ -102,8 +102,8 @@ def wire(
         say = language_of(request)
         return {
             tab.model: gr.Dropdown(choices=model_choices(desk, say)),
-            tab.mode: gr.Dropdown(choices=mode_choices(desk.options.device.kind, say)),
-            tab.placement: gr.Dropdown(choices=placement_choices(say)),
+            tab.mode: gr.Dropdown(choices=mode_choices(desk, say)),
+            tab.placement: gr.Dropdown(choices=placement_choices(desk, say)),
             tab.report: render.sentence(say("No picture yet.")),
         }
 

@@ -4,16 +4,15 @@ from dataclasses import dataclass, fields
 
 import gradio as gr
 
-from tpu_ui.errors import ModeNotAllowed, TpuUiError
+from tpu_ui.errors import TpuUiError
 from tpu_ui.lora_files import names_in
-from tpu_ui.modes import ExecutionMode, check_mode_on_device, default_mode
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.placement import Placement
 from tpu_ui.resolution import DEFAULT_STRENGTH
 from tpu_ui.translations import ENGLISH, Language, marked
 
-_PLACEMENT_WORDS = {
+PLACEMENT_WORDS = {
     Placement.AUTO: marked("Auto"),
     Placement.SINGLE: marked("One chip"),
     Placement.CPU_OFFLOAD: marked("CPU offload"),
@@ -63,17 +62,9 @@ class GenerateTab:
         return [getattr(self, name) for name in form.FIELDS]
 
 
-def mode_choices(device_kind: str, say: Language = ENGLISH) -> list[tuple[str, str]]:
-    """Labels and words of the modes that exist on the device."""
-
-    def exists(mode: ExecutionMode) -> bool:
-        try:
-            check_mode_on_device(mode, device_kind)
-        except ModeNotAllowed:
-            return False
-        return True
-
-    return [(say(mode.label), mode.value) for mode in ExecutionMode if exists(mode)]
+def mode_choices(desk: Desk, say: Language = ENGLISH) -> list[tuple[str, str]]:
+    """Labels and words of the modes that exist here."""
+    return [(say(mode.label), mode.value) for mode in desk.options.modes]
 
 
 def take_as_posted(*controls: gr.components.Component) -> None:
@@ -90,8 +81,9 @@ def model_choices(desk: Desk, say: Language = ENGLISH) -> list[tuple[str, str]]:
     return [(say(label) if label == _DEMO_LABEL else label, name) for label, name in desk.model_choices()]
 
 
-def placement_choices(say: Language = ENGLISH) -> list[tuple[str, str]]:
-    return [(say(words), each.value) for each, words in _PLACEMENT_WORDS.items()]
+def placement_choices(desk: Desk, say: Language = ENGLISH) -> list[tuple[str, str]]:
+    """Labels and words of the placements that may be chosen here."""
+    return [(say(PLACEMENT_WORDS[each]), each.value) for each in desk.options.placements]
 
 
 def _lora_names(desk: Desk) -> str | None:
@@ -101,7 +93,6 @@ def _lora_names(desk: Desk) -> str | None:
 
 def build(desk: Desk, text: gr.I18n) -> GenerateTab:
     """Lay the tab out, with the defaults of the page's model."""
-    kind = desk.options.device.kind
     try:
         card = desk.card(None)
         defaults = {
@@ -112,7 +103,7 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
         takes_negative, takes_picture = card.takes_negative_prompt, card.takes_picture
     except TpuUiError:
         defaults, choices, takes_negative, takes_picture = {}, [], True, True
-    mode = desk.options.default_mode or default_mode(kind, desk.settings.defer_and_fuse)
+    mode = desk.default_mode
     with gr.Row(elem_id="workbench"):
         with gr.Column(elem_id="ask"):
             prompt = gr.Textbox(
@@ -136,11 +127,11 @@ def build(desk: Desk, text: gr.I18n) -> GenerateTab:
             )  # fmt: skip
             with gr.Row():
                 mode_box = gr.Dropdown(
-                    mode_choices(kind), value=mode.value, label=text("mode"), filterable=False, min_width=140,
+                    mode_choices(desk), value=mode.value, label=text("mode"), filterable=False, min_width=140,
                     elem_id="mode",
                 )  # fmt: skip
                 placement = gr.Dropdown(
-                    placement_choices(), value=Placement.AUTO.value, label=text("placement"), filterable=False,
+                    placement_choices(desk), value=Placement.AUTO.value, label=text("placement"), filterable=False,
                     min_width=140, elem_id="placement",
                 )  # fmt: skip
             size_value = form.size_value(defaults["width"], defaults["height"]) if defaults else None

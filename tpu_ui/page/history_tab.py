@@ -155,7 +155,7 @@ def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Langu
         value = fields[name]
         if name == "model" and not is_offered(value, desk.model_choices()):
             continue
-        if name == "mode" and not is_offered(value, mode_choices(desk.options.device.kind)):
+        if name == "mode" and not is_offered(value, mode_choices(desk)):
             gr.Info(escape(say("Its mode does not exist on this device; the mode in the form stays as it is.")))
             continue
         if name in ("mode", "placement", "seed"):

@@ -60,7 +60,7 @@ def checked(desk: Desk, text: object) -> dict[str, Any]:
     page, values = form.from_storage(text)
     if page != _page_of(desk) or not _is_usable(desk, values.get("model")):
         values = {name: value for name, value in values.items() if name not in _OF_THE_MODEL}
-    offered = {"mode": mode_choices(desk.options.device.kind), "placement": placement_choices()}
+    offered = {"mode": mode_choices(desk), "placement": placement_choices(desk)}
     values = {name: value for name, value in values.items() if name not in offered or is_offered(value, offered[name])}
     if "image" in values:
         try:

@@ -23,7 +23,9 @@ from tpu_ui.job import Engine, Pool
 from tpu_ui.jobs import JobQueue
 from tpu_ui.modes import check_mode_on_device
 from tpu_ui.page.options import AppOptions
+from tpu_ui.parallel.starting import GroupStarter
 from tpu_ui.settings import Settings
+from tpu_ui.tensor_parallel import check_group_mode
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,12 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     device = hardware.choose_device(options.device)
     if options.mode is not None:
         check_mode_on_device(options.mode, device.kind)
+        if options.tensor_parallel is not None:
+            check_group_mode(options.mode)
+    model = options.model or default_model_on(device.kind)
+    open_device = engine_starter(
+        options.device, settings, model, options.tensor_parallel, options.replicas, options.ray_address
+    )
     port = find_port(options.host, options.port, options.port_is_fixed)
     kept_dir = _own_served_dir(settings.cache_dir / "served")
     neutral_dir, served_dir = _neutral_name_of(kept_dir)
@@ -64,7 +72,6 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     from tpu_ui.page.desk import Desk, Keeper, PageOptions
     from tpu_ui.page.metrics import Metrics
 
-    model = options.model or default_model_on(device.kind)
     page_options = PageOptions(
         device=device,
         default_model=model,
@@ -72,13 +79,11 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
         default_mode=options.mode,
         is_private=not options.is_public,
         has_login=bool(options.auth),
+        group_devices=open_device.setup.devices if isinstance(open_device, GroupStarter) else None,
     )
     outputs = OutputFolder(options.outputs or settings.cache_dir / "outputs", shared=options.shared_history)
     metrics = Metrics()
     page_is_up = threading.Event()
-    open_device = engine_starter(
-        options.device, settings, model, options.tensor_parallel, options.replicas, options.ray_address
-    )
 
     def start_engine() -> Engine | Pool:
         page_is_up.wait()

@@ -62,13 +62,21 @@ class Judge:
 
     Args:
         device_kind: the device that is being started, known before it is.
+        group_devices: see `Resolver`.
     """
 
-    def __init__(self, queue: JobQueue, device_kind: str, settings: Settings, default_model: str) -> None:
+    def __init__(
+        self,
+        queue: JobQueue,
+        device_kind: str,
+        settings: Settings,
+        default_model: str,
+        group_devices: int | None = None,
+    ) -> None:
         self._queue = queue
         self._device_kind = device_kind
         self._offline = settings.offline
-        self._resolver = Resolver(device_kind, settings, default_model, self._device_bytes)
+        self._resolver = Resolver(device_kind, settings, default_model, self._device_bytes, group_devices)
         self._started = time.monotonic()
 
     @property

@@ -9,7 +9,6 @@ import gradio as gr
 from tpu_ui import wording
 from tpu_ui.errors import TpuUiError
 from tpu_ui.jobs import JobKind
-from tpu_ui.modes import default_mode
 from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
@@ -39,8 +38,7 @@ _POLL_SECONDS = 1.0
 
 def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab: gr.Tab, browser: gr.Textbox) -> None:
     """Lay the tab out and connect it."""
-    kind = desk.options.device.kind
-    mode = desk.options.default_mode or default_mode(kind, desk.settings.defer_and_fuse)
+    mode = desk.default_mode
     followed = gr.State(Followed())
     timer = gr.Timer(_POLL_SECONDS, active=False)
     with gr.Row(elem_classes="two-columns"):
@@ -51,7 +49,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
             )  # fmt: skip
             with gr.Row():
                 mode_box = gr.Dropdown(
-                    mode_choices(kind), value=mode.value, label=text("mode"), filterable=False, min_width=140,
+                    mode_choices(desk), value=mode.value, label=text("mode"), filterable=False, min_width=140,
                     elem_id="warm-mode",
                 )  # fmt: skip
                 batch = gr.Number(1, label=text("batch"), min_width=80, elem_id="warm-batch")
@@ -131,7 +129,7 @@ def build_and_wire(desk: Desk, text: gr.I18n, greeted: gr.events.Dependency, tab
         say = language_of(request)
         words = {
             model: gr.Dropdown(choices=model_choices(desk, say)),
-            mode_box: gr.Dropdown(choices=mode_choices(kind, say)),
+            mode_box: gr.Dropdown(choices=mode_choices(desk, say)),
         }
         if not is_token(owner):
             return words | {followed: Followed()}

@@ -1,9 +1,9 @@
 """From --tensor-parallel to a group: how many devices, in which process, and what stands against it. No torch yet."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest, TpuUiError
 from tpu_ui.hardware import DeviceChoice
@@ -18,10 +18,23 @@ from tpu_ui.tensor_parallel import allowed_devices, check_group_request, parse_d
 _TPU_LAUNCH_VARIABLE = "TORCH_TPU_SLICEBUILDER_ADDRESSES"
 
 
+@dataclass(frozen=True)
+class GroupStarter:
+    """Starts the group; to be called on the thread that will own it."""
+
+    setup: Setup
+    outer: OuterLaunch | None
+
+    def __call__(self) -> Engine:
+        from tpu_ui.parallel.engine import GroupEngine  # imports torch where it starts
+
+        return GroupEngine(self.setup, self.outer)
+
+
 def group_starter(
     choice: DeviceChoice, settings: Settings, model: str, wanted: str, environ: Mapping[str, str] = os.environ
-) -> Callable[[], Engine]:
-    """What starts the group later, on the thread that will own it.
+) -> GroupStarter:
+    """What starts the group later.
 
     Args:
         wanted: as a user writes it: `auto`, or a number of devices.
@@ -30,14 +43,7 @@ def group_starter(
         TpuUiError: it cannot be started here, or cannot run this model.
     """
     outer = OuterLaunch.find(environ)
-    setup = group_setup(choice, settings, model, wanted, outer, environ)
-
-    def start() -> Engine:
-        from tpu_ui.parallel.engine import GroupEngine  # imports torch where it starts
-
-        return GroupEngine(setup, outer)
-
-    return start
+    return GroupStarter(group_setup(choice, settings, model, wanted, outer, environ), outer)
 
 
 def group_setup(
