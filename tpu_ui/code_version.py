@@ -4,7 +4,9 @@ import hashlib
 from pathlib import Path
 
 _DECIDING = (
+    "affine_step",
     "compiled_modules",
+    "device_scalar",
     "dynamo",
     "fixed_text",
     "image_to_image",

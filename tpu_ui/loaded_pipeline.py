@@ -12,6 +12,7 @@ import numpy
 import torch
 
 from tpu_ui.compiled_modules import CallSwitch, denoisers, make_group_norm_inputs_contiguous, move_tables
+from tpu_ui.device_scalar import DeviceScalar
 from tpu_ui.errors import ModeNotAllowed
 from tpu_ui.fixed_text import fix_text_length
 from tpu_ui.graphs import Stage
@@ -30,7 +31,7 @@ from tpu_ui.request import GenerationRequest
 from tpu_ui.resolution import ResolvedRequest
 from tpu_ui.runs import Pictures
 from tpu_ui.runtime import Runtime
-from tpu_ui.schedule import DeviceScalar, keep_on_host
+from tpu_ui.schedule import keep_on_host
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class LoadedPipeline:
         # At the loop's beginning, not at the denoiser's first call: what a pipeline computes before each call is then
         # cut into graphs in the first step as in all others.
         pipeline.scheduler = keep_on_host(
-            pipeline.scheduler, runtime.torch_device, lambda: self._enter(Stage.DENOISER), self._on_step
+            pipeline.scheduler, runtime.torch_device, runtime.mark, lambda: self._enter(Stage.DENOISER), self._on_step
         )
         self.image_to_image = image_to_image_of(pipeline)
         self.kept_text = KeptText()
@@ -209,6 +210,8 @@ class LoadedPipeline:
         return result
 
     def _enter(self, stage: Stage) -> None:
+        if stage is not Stage.DENOISER:
+            self.pipeline.scheduler.drain()
         if self._observer is not None:
             self._observer.enter(stage)
 

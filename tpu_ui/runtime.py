@@ -71,6 +71,10 @@ class Runtime(Protocol):
 
     def synchronize(self) -> None: ...
 
+    def mark(self) -> Callable[[], None]:
+        """Note the end of all that the device was given so far, without waiting; the answer waits for it."""
+        ...
+
     def memory(self) -> DeviceMemory: ...
 
     def drop_graphs(self) -> None:

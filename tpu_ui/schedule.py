@@ -4,21 +4,26 @@ TorchTPU makes Python numbers and the offsets of views part of a graph's fingerp
 indexes its schedule and multiplies by numbers drawn from it, so each new step count compiles its arithmetic again; in
 fused mode, and with a UNet, the whole model. Here the scheduler does its arithmetic on the host, on the few megabytes
 of the latents, and hands the device tensors only. The arithmetic is diffusers' own, unchanged, for any of its
-schedulers.
+schedulers. Where it is a weighted sum, only the weights are found on the host; see affine_step.py.
 """
 
 import copy
 import functools
 import inspect
-import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy
 import torch
 
+from tpu_ui.affine_step import PROBE_LATENTS, PROBE_OUTPUT, Weights, is_affine
+from tpu_ui.device_scalar import DeviceScalar
+
 # (step done, steps in all, latents on the host, the latest guess of what they will be in the end, made when asked for)
 StepListener = Callable[[int, int, torch.Tensor, Callable[[], numpy.ndarray]], None]
+
+# Notes the end of all that the device was given so far; the answer waits for it.
+Mark = Callable[[], Callable[[], None]]
 
 _TENSOR_METHODS = ("add_noise", "scale_noise", "index_for_timestep", "get_velocity")
 
@@ -80,6 +85,8 @@ class HostScheduler:
 
     def step(self, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         state = self._host_state
+        if is_affine(self, args, kwargs):
+            return self._step_on_device(super().step, model_output, timestep, sample, **kwargs)
         host_sample = state.host_copy(sample)
         host_output = _to_host(model_output)
         result = self._on_host(super().step, host_output, _to_host(timestep), host_sample, *args, **kwargs)
@@ -91,6 +98,21 @@ class HostScheduler:
         if isinstance(result, tuple):
             return tuple(on_device.get(id(value), value) for value in result)
         return type(result)(**{name: on_device.get(id(value), value) for name, value in result.items()})
+
+    def _step_on_device(
+        self, step: Callable, model_output: torch.Tensor, timestep: Any, sample: torch.Tensor, **kwargs: Any
+    ) -> tuple[torch.Tensor]:
+        """The next latents alone: no pipeline asks for more."""
+        state = self._host_state
+        probed = self._on_host(step, PROBE_OUTPUT, _to_host(timestep), PROBE_LATENTS, **kwargs)
+        latents = Weights.read(probed[0], state.device).sum(sample, model_output).to(model_output.dtype)
+        guess = _denoised(self, probed, PROBE_OUTPUT, PROBE_LATENTS)()
+        state.send_step(_SentStep(sample, model_output, latents, torch.from_numpy(guess), state.mark()))
+        return (latents,)
+
+    def drain(self) -> None:
+        """Wait for the step that the device was given last, and tell of it."""
+        self._host_state.finish_sent()
 
     def _scale_on_host(self, sample: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         # Every scheduler of diffusers either returns the sample or multiplies it by one number; which one is asked
@@ -117,11 +139,22 @@ class HostScheduler:
             self.timesteps = for_pipeline
 
 
+class _SentStep(NamedTuple):
+    """A step that the device was given. `guess` holds what became of the probes in the guess of the last latents."""
+
+    sample: torch.Tensor
+    model_output: torch.Tensor
+    latents: torch.Tensor
+    guess: torch.Tensor
+    wait: Callable[[], None]
+
+
 class _HostState:
     """What a hosted scheduler remembers between steps: the latents of the last step, on both sides."""
 
-    def __init__(self, device: torch.device, on_loop: Callable[[], None], on_step: StepListener) -> None:
+    def __init__(self, device: torch.device, mark: Mark, on_loop: Callable[[], None], on_step: StepListener) -> None:
         self.device = device
+        self.mark = mark
         self.on_step = on_step
         self._on_loop = on_loop
         self.start()
@@ -130,6 +163,7 @@ class _HostState:
         self.steps_done = self.steps = 0
         self.host_latents: torch.Tensor | None = None
         self._device_latents: torch.Tensor | None = None
+        self._sent: _SentStep | None = None
 
     def begin_loop(self, steps: int) -> None:
         self.steps = steps  # image to image leaves out the first of the schedule
@@ -137,6 +171,27 @@ class _HostState:
 
     def host_copy(self, sample: torch.Tensor) -> torch.Tensor:
         return self.host_latents if sample is self._device_latents and self.host_latents is not None else sample.cpu()
+
+    def send_step(self, step: _SentStep) -> None:
+        """The device has one step more to do. The one before is waited for, so that what is told has happened."""
+        if self.host_latents is None:
+            # At one place in every run, however many steps it has: reading what has no plain strides takes a graph
+            # (FLUX.2), and another one at another place.
+            self.host_latents, self._device_latents = step.sample.cpu(), step.sample
+        before, self._sent = self._sent, step
+        self._finish(before)
+
+    def finish_sent(self) -> None:
+        before, self._sent = self._sent, None
+        self._finish(before)
+
+    def _finish(self, step: _SentStep | None) -> None:
+        if step is None:
+            return
+        step.wait()
+        sample, output = self.host_copy(step.sample), step.model_output.cpu()
+        weights = Weights.read(step.guess, torch.device("cpu"))
+        self.finish_step(step.latents.cpu(), step.latents, lambda: weights.sum(sample, output.float()).numpy())
 
     def finish_step(
         self, host_latents: torch.Tensor, device_latents: torch.Tensor, denoised: Callable[[], numpy.ndarray]
@@ -146,20 +201,24 @@ class _HostState:
         self.on_step(self.steps_done, self.steps, host_latents, denoised)
 
 
-def keep_on_host(scheduler: Any, device: torch.device, on_loop: Callable[[], None], on_step: StepListener) -> Any:
+def keep_on_host(
+    scheduler: Any, device: torch.device, mark: Mark, on_loop: Callable[[], None], on_step: StepListener
+) -> Any:
     """A copy of a diffusers scheduler that keeps its schedule and its arithmetic on the host.
 
     Args:
         scheduler: any scheduler of diffusers.
         device: where the pipeline's tensors live.
+        mark: see `runtime.Runtime.mark`.
         on_loop: called when the pipeline begins its loop over the timesteps.
-        on_step: called after each step, on the device thread; it may raise to end the run.
+        on_step: called after each step, on the device thread; it may raise to end the run. The last step of a loop may
+            wait for `drain`.
 
     Returns:
         A scheduler of a subclass of `type(scheduler)`, of the same name and configuration.
     """
     hosted = copy.copy(scheduler)
-    hosted._host_state = _HostState(device, on_loop, on_step)
+    hosted._host_state = _HostState(device, mark, on_loop, on_step)
     hosted.__class__ = _hosted_class(type(scheduler))
     return hosted
 
@@ -230,76 +289,3 @@ def _to_host(value: Any) -> Any:
 def _tensors_of(result: Any) -> list[torch.Tensor]:
     values = result if isinstance(result, tuple) else result.values()
     return [value for value in values if isinstance(value, torch.Tensor)]
-
-
-class DeviceScalar:
-    """A number that meets device tensors as a tensor, so that its value is an input of a graph and not a part of it.
-
-    It compares and computes as a float with numbers. It is no subclass of float on purpose: torch would take a float's
-    value before asking __torch_function__.
-    """
-
-    def __init__(self, value: float) -> None:
-        self.value = float(value)
-        self._on_device: dict[torch.device, torch.Tensor] = {}
-
-    def to(self, device: torch.device) -> torch.Tensor:
-        """A float32 tensor of shape () on `device`."""
-        if device not in self._on_device:
-            self._on_device[device] = torch.tensor(self.value, dtype=torch.float32).to(device)
-        return self._on_device[device]
-
-    @classmethod
-    def __torch_function__(cls, func: Callable, _types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-        kwargs = kwargs or {}
-        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        if tensors:
-            device = tensors[0].device
-            return func(*(_lifted(v, device) for v in args), **{k: _lifted(v, device) for k, v in kwargs.items()})
-        # torch.full(size, value, device=...) and its like: filled on the host, since the value is part of a fill's
-        # graph.
-        device = kwargs.pop("device", None)
-        made = func(*(_lowered(v) for v in args), **{k: _lowered(v) for k, v in kwargs.items()})
-        return made.to(device) if device is not None else made
-
-    def __float__(self) -> float:
-        return self.value
-
-    def __bool__(self) -> bool:
-        return bool(self.value)
-
-    def __repr__(self) -> str:
-        return repr(self.value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __neg__(self) -> float:
-        return -self.value
-
-
-def _lifted(value: Any, device: torch.device) -> Any:
-    return value.to(device) if isinstance(value, DeviceScalar) else value
-
-
-def _lowered(value: Any) -> Any:
-    return value.value if isinstance(value, DeviceScalar) else value
-
-
-def _binary(operation: Callable[[Any, Any], Any], reflected: bool = False) -> Callable[[DeviceScalar, Any], Any]:
-    def compute(self: DeviceScalar, other: Any) -> Any:
-        mine = self.to(other.device) if isinstance(other, torch.Tensor) else self.value
-        other = _lowered(other)
-        return operation(other, mine) if reflected else operation(mine, other)
-
-    return compute
-
-
-for _name in ("add", "sub", "mul", "truediv", "pow"):
-    setattr(DeviceScalar, f"__{_name}__", _binary(getattr(operator, _name)))
-    setattr(DeviceScalar, f"__r{_name}__", _binary(getattr(operator, _name), reflected=True))
-for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
-    setattr(DeviceScalar, f"__{_name}__", _binary(getattr(operator, _name)))

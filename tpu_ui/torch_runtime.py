@@ -55,6 +55,13 @@ class TorchRuntime:
         if self.kind == "cuda":
             torch.cuda.synchronize(self.torch_device)
 
+    def mark(self) -> Callable[[], None]:
+        if self.torch_device.type == "cpu":
+            return lambda: None
+        event = torch.Event(self.torch_device)
+        event.record()
+        return event.synchronize
+
     def memory(self) -> DeviceMemory:
         if self.kind == "cpu":
             return host_memory()

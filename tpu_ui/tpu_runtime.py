@@ -96,6 +96,11 @@ class TpuRuntime:
     def synchronize(self) -> None:
         torch.accelerator.synchronize(self.torch_device)
 
+    def mark(self) -> Callable[[], None]:
+        event = torch.Event(self.torch_device)
+        event.record()  # under DEFER_AND_FUSE this also gives the device what was deferred
+        return event.synchronize
+
     def memory(self) -> DeviceMemory:
         if self.kind == "tpu-emulated":
             return host_memory()

@@ -7,7 +7,8 @@ import numpy
 import pytest
 import torch
 
-from tpu_ui.schedule import DeviceScalar, HostTimesteps, keep_on_host
+from tpu_ui.device_scalar import DeviceScalar
+from tpu_ui.schedule import HostScheduler, HostTimesteps, keep_on_host
 
 # Those that run without extra packages and follow the usual contract, step(model_output, timestep, sample).
 SCHEDULERS = """
@@ -16,6 +17,10 @@ SCHEDULERS = """
     EulerAncestralDiscrete EulerDiscrete FlowMatchEulerDiscrete FlowMatchHeunDiscrete FlowMatchLCM HeunDiscrete IPNDM
     KDPM2AncestralDiscrete KDPM2Discrete LCM LMSDiscrete LTXEulerAncestralRF PNDM SASolver TCD UnCLIP UniPCMultistep
 """.split()  # noqa: SIM905 - a list of words reads better so
+
+
+def on_cpu(scheduler, on_step):
+    return keep_on_host(scheduler, torch.device("cpu"), lambda: lambda: None, lambda: None, on_step)
 
 
 def denoise(scheduler, steps: int = 5) -> torch.Tensor:
@@ -30,6 +35,8 @@ def denoise(scheduler, steps: int = 5) -> torch.Tensor:
         scaled = scheduler.scale_model_input(sample, timestep) if hasattr(scheduler, "scale_model_input") else sample
         output = torch.tanh(scaled * 1.3 + timestep.float() * 1e-3)
         sample = scheduler.step(output, timestep, sample, **extra, return_dict=False)[0]
+    if isinstance(scheduler, HostScheduler):
+        scheduler.drain()
     return sample
 
 
@@ -44,7 +51,7 @@ def test_same_result_as_the_plain_scheduler(name):
         seen.append((step, steps))
         guesses.append((latents, denoised))
 
-    hosted = keep_on_host(scheduler_class(), torch.device("cpu"), lambda: None, on_step)
+    hosted = on_cpu(scheduler_class(), on_step)
     result = denoise(hosted)
     assert torch.allclose(result, plain, rtol=1e-5, atol=1e-5 * plain.abs().max())
     assert seen == [(i + 1, len(hosted.timesteps)) for i in range(len(hosted.timesteps))]
@@ -67,7 +74,7 @@ def test_each_step_guesses_the_picture_without_its_noise(name):
         noise_left.append(float((latents - answer).abs().mean()))
 
     scheduler_class = getattr(diffusers, {"UniPC": "UniPCMultistepScheduler"}.get(name, f"{name}Scheduler"))
-    hosted = keep_on_host(scheduler_class(), torch.device("cpu"), lambda: None, on_step)
+    hosted = on_cpu(scheduler_class(), on_step)
     hosted.set_timesteps(6, device="cpu")
     noise = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     sample = noise * getattr(hosted, "init_noise_sigma", 1.0)
@@ -78,12 +85,16 @@ def test_each_step_guesses_the_picture_without_its_noise(name):
         else:
             output = (sample - answer) / hosted.sigmas[i]
         sample = hosted.step(output, timestep, sample, return_dict=False)[0]
+    hosted.drain()
+    assert len(guesses) == len(hosted.timesteps)
     assert max(noise_left) > 0.2
     assert max(abs(guess - 0.5).max() for guess in guesses) < 0.05
 
 
 def test_a_hosted_scheduler_can_run_again_with_other_steps():
-    hosted = keep_on_host(diffusers.EulerDiscreteScheduler(), torch.device("cpu"), lambda: None, lambda *_: None)
+    hosted = keep_on_host(
+        diffusers.EulerDiscreteScheduler(), torch.device("cpu"), lambda: lambda: None, lambda: None, lambda *_: None
+    )
     first = denoise(hosted, 4)
     denoise(hosted, 9)
     assert torch.equal(denoise(hosted, 4), first)
