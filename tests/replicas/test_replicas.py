@@ -7,15 +7,20 @@ import time
 import psutil
 import pytest
 
+from tests.page.server import free_port
 from tests.replicas.conftest import PATIENCE, REQUEST, wait_until_idle
 from tpu_ui.cli.bench import _replicas_table
 from tpu_ui.cli.main import main
+from tpu_ui.errors import DeviceUnavailable
 from tpu_ui.graphs import WarmupState
+from tpu_ui.hardware import DeviceChoice
 from tpu_ui.job import Job, JobKind, JobState
 from tpu_ui.page import system_tab
 from tpu_ui.page.metrics import Metrics
 from tpu_ui.replicas.bench import measure
+from tpu_ui.replicas.starting import replica_starter
 from tpu_ui.request import GenerationRequest
+from tpu_ui.settings import Settings
 from tpu_ui.translations import ENGLISH
 
 
@@ -155,3 +160,13 @@ def test_a_request_is_warm_where_its_replica_is(queue):
     for member in pool.members:
         member.ledger.mirror((), ())
     pool._mirror()
+
+
+@pytest.mark.usefixtures("queue")
+def test_where_no_cluster_is_the_sentence_says_how_to_start_one(tmp_path):
+    """After the replicas of this file: Ray, once imported for a cluster that has no token, starts none that has one."""
+    cpu, nowhere = DeviceChoice("cpu", "for the test"), f"127.0.0.1:{free_port()}"
+    started = time.monotonic()
+    with pytest.raises(DeviceUnavailable, match=rf"no Ray cluster .*{nowhere}.* ray start --head"):
+        replica_starter(cpu, Settings(tmp_path), "demo", "1", nowhere)()
+    assert time.monotonic() - started < 10
