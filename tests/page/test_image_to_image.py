@@ -11,6 +11,7 @@ from PIL import Image, ImageChops
 from tests.page.driver import GeneratePage
 from tests.page.posts import functions, post
 from tests.page.server import Server
+from tests.page.test_api import wait_for
 from tpu_ui.page.form import FIELDS
 from tpu_ui.recipe import read_recipe
 
@@ -25,7 +26,10 @@ def test_by_api(server: Server, picture: str):
     client = Client(server.url, verbose=False)
     asked = {"prompt": "a red square", "steps": 4, "seed": 7}
     (without,), _ = client.predict(**asked, api_name="/generate")
+    job = client.predict(image=handle_file(picture), api_name="/warmup")
+    wait_for(client, job["job"], "done", seconds=90)
     (made,), report = client.predict(**asked, image=handle_file(picture), strength=0.5, api_name="/generate")
+    assert (report["was_warm"], report["new_compiles"]) == (True, 0)
     digest = hashlib.sha256(Path(picture).read_bytes()).hexdigest()
     assert (report["strength"], report["image_sha256"]) == (0.5, digest)
     assert ImageChops.difference(Image.open(without), Image.open(made)).getbbox()
@@ -44,7 +48,8 @@ def test_no_path_of_a_client_is_opened(server: Server, picture: str):
         given = {"prompt": "x", "placement": "auto", "width": 64, "height": 64, "steps": 4, "batch": 1}
         form = [(given | {"image": image, "strength": 0.5}).get(name) for name in FIELDS]
         verdict = [None, None, "auto", None, None, None, None, 1, "", "", None, None, image, None]
-        posts = {"press_generate": ["a" * 32, None, *form], "verdict": verdict}
+        warmup = [None, None, "auto", 64, 64, 1, image]
+        posts = {"press_generate": ["a" * 32, None, *form], "verdict": verdict, "warmup": warmup}
         return [post(server, known[name], data) for name, data in posts.items()]
 
     assert all(answer["success"] for answer in answers(None))

@@ -13,7 +13,7 @@ TABS = {
     "pt-BR": ("Gerar", "Aquecimento", "Histórico", "PNG", "Sistema"),
 }  # fmt: skip
 ALIKE = {
-    "PNG", "Prompt", "prompt", "LoRAs", "chip", "Demo", "sd3", "x", "tpu_ui", "cpu", "tpu-emulated",
+    "PNG", "Prompt", "prompt", "LoRAs", "chip", "Demo", "demo", "sd3", "x", "tpu_ui", "cpu", "tpu-emulated",
     "owner", "stamp", "kept", "form", "job",  # controls that are out of sight
     "torch", "torch_tpu", "libtpu", "diffusers", "transformers", "gradio", "tcmalloc",
     "strict", "fused", "compile", "single", "auto", "GB", "MB", "kB",  # in tables, as the command line writes them

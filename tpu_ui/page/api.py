@@ -162,13 +162,18 @@ def _warmup(desk: Desk) -> Callable:
         width: int | None = None,
         height: int | None = None,
         batch: int = 1,
+        image: dict | None = None,
         request: gr.Request = None,
     ) -> dict:
-        """Warm a shape up in the background; pictures that are waited for go first. Returns the job; ask /status."""
+        """Warm a shape up in the background; pictures that are waited for go first. Returns the job; ask /status.
+
+        `image` is any uploaded file: the shape is then warmed for pictures that start from one.
+        """
         given = {
             "model": model, "mode": mode, "placement": placement, "width": width, "height": height, "batch": batch,
         }  # fmt: skip
         try:
+            given["image"] = uploaded(image)
             job = desk.submit(desk.read(given), _owner(request), JobKind.WARM_UP)
             return _state(desk, job)
         except TpuUiError as error:
