@@ -6,6 +6,7 @@ import statistics
 import pytest
 
 
+@pytest.mark.slow
 def test_both_sides_are_measured_and_the_users_graphs_left_alone(command_line, tiny_models):
     done = command_line.run(
         "bench", "--device", "cpu", "--model", str(tiny_models / "sd3"), "--mode", "strict", "--rounds", "3",

@@ -116,6 +116,7 @@ def test_plain_eager_on_the_cpu(command_line, small):
     assert (second["state_before"], second["was_warm"]) == ("warm", True)
 
 
+@pytest.mark.slow
 def test_torch_compile_on_the_cpu_counts_its_graphs_and_reuses_them(command_line, small):
     first, second = command_line.requests(
         small(mode="compile"), small(mode="compile", seed=2, steps=4, prompt="other"), device="cpu"
@@ -157,6 +158,7 @@ def test_models_lists_the_catalogue(command_line):
     assert {"demo", "flux.1-schnell", "sd3.5-medium"} <= {model["id"] for model in models}
 
 
+@pytest.mark.slow
 def test_loras(command_line, small, tmp_path):
     from tests import tiny_loras
 

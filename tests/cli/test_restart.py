@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 
@@ -43,6 +44,7 @@ def test_a_second_process_compiles_nothing_of_what_the_first_one_ran(command_lin
     assert set(shared_memory.glob("tpu_ui-*")) <= segments, "left behind"
 
 
+@pytest.mark.slow
 def test_damage_to_the_cache_costs_a_compile_and_nothing_else(command_line, small):
     request = small()
     (first,) = command_line.requests(request)
@@ -62,6 +64,7 @@ def test_damage_to_the_cache_costs_a_compile_and_nothing_else(command_line, smal
     assert (third["state_before"], third["new_compiles"]) == ("on_disk", 0)
 
 
+@pytest.mark.slow
 def test_a_cache_folder_deleted_under_a_running_process_is_no_accident(command_line, small):
     process = subprocess.Popen(
         command_line.command("generate", "--device", "tpu-emulated", "--requests", "-"),
@@ -78,6 +81,7 @@ def test_a_cache_folder_deleted_under_a_running_process_is_no_accident(command_l
     assert (same["ok"], same["state_before"], same["new_compiles"]) == (True, "warm", 0), errors
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_of_a_compile(command_line, small):
     """Nothing is lost but the job: the next process opens the ledger and makes the picture."""
     process = subprocess.Popen(

@@ -38,10 +38,29 @@ KINDS = {
 }
 VARIANTS = ("sd3.5-medium", "sd3.5-large", "flux-guided", "flux2-klein-base")
 """The same pipeline class as another of the list, with other parts or weights."""
+WAYS = tuple((mode, placement) for mode in MODES for placement in PLACEMENTS)
+WHOLE = ("sd3", "flux", "flux2", "sdxl")
+"""The classes that are tested in every way each time; of the others in two ways, and the rest is slow."""
+ALWAYS = (("fused", "single"), ("compile", "cpu_offload"))
+
+
+def ways_of(model: str) -> dict[str, tuple[tuple[str, str], ...]]:
+    """Modes and placements to test: those of each time, and the slow ones."""
+    if model in VARIANTS:
+        return {"always": (("compile", "single"),), "slow": ()}
+    if model in WHOLE:
+        return {"always": WAYS, "slow": ()}
+    return {"always": ALWAYS, "slow": tuple(way for way in WAYS if way not in ALWAYS)}
+
+
+def marked(values: tuple, when: str) -> object:
+    """Parameters of a test."""
+    return pytest.param(*values, marks=[pytest.mark.slow] if when == "slow" else [], id="-".join(map(str, values)))
+
+
 # Not square, so that no class may take one side for the other.
 SIZE = {"width": 96, "height": 64}
 each_kind = pytest.mark.parametrize("model", KINDS)
-each_mode = pytest.mark.parametrize("mode", MODES)
 each_class = pytest.mark.parametrize("model", [name for name in KINDS if name not in VARIANTS])
 
 
@@ -70,8 +89,10 @@ def plain(tiny_models):
     return run
 
 
-@each_kind
-def test_every_mode_and_placement_gives_the_picture_of_plain_diffusers(generate, plain, model):
+@pytest.mark.parametrize(
+    ("model", "when"), [marked((m, when), when) for m in KINDS for when, ways in ways_of(m).items() if ways]
+)
+def test_every_mode_and_placement_gives_the_picture_of_plain_diffusers(generate, plain, model, when):
     kind = KINDS[model]
     # Longer than the prompt: where text follows the prompt's length, the two meet in one batch.
     negative = {"negative_prompt": "blue, or anything that is not a dog"} if kind.negative_prompt else {}
@@ -79,23 +100,16 @@ def test_every_mode_and_placement_gives_the_picture_of_plain_diffusers(generate,
     expected = plain(model, num_inference_steps=3, **prompt)
     assert expected.std() > 1, "a flat picture would prove nothing"
     assert abs(plain(model, num_inference_steps=3, **prompt | {"prompt": "a red cat"}) - expected).max() > 0
-    for mode in MODES if model not in VARIANTS else ("compile",):
-        for placement in PLACEMENTS if model not in VARIANTS else ("single",):
-            result = generate(model=model, **SIZE, mode=mode, placement=placement, steps=3, **prompt)
-            got = numpy.asarray(result.images[0]).astype(int)
-            assert got.shape == (64, 96, 3)
-            assert abs(got - expected).max() <= TOLERANCE_8_BIT, (mode, placement)
+    for mode, placement in ways_of(model)[when]:
+        result = generate(model=model, **SIZE, mode=mode, placement=placement, steps=3, **prompt)
+        got = numpy.asarray(result.images[0]).astype(int)
+        assert got.shape == (64, 96, 3)
+        assert abs(got - expected).max() <= TOLERANCE_8_BIT, (mode, placement)
 
 
 @pytest.mark.parametrize(
     ("model", "mode", "placement"),
-    [
-        (model, mode, placement)
-        for model in KINDS
-        for mode in MODES
-        for placement in PLACEMENTS
-        if model not in VARIANTS or (mode, placement) == ("compile", "single")
-    ],
+    [marked((m, *way), when) for m in KINDS for when, ways in ways_of(m).items() for way in ways],
 )
 def test_only_the_first_request_of_a_shape_compiles(generate, manager, model, mode, placement):
     fixed = {"model": model, **SIZE, "mode": mode, "placement": placement}

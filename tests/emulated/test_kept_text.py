@@ -81,6 +81,7 @@ def test_a_repeated_prompt_skips_the_encoders_and_changes_no_bit(
 
 
 @pytest.mark.parametrize(("model", "mode"), [("sd3", "fused"), ("flux", "compile"), ("sdxl", "strict")])
+@pytest.mark.slow
 def test_a_new_size_is_made_warm_with_text_that_was_kept(generate, manager, runtime, encoder_calls, model, mode):
     """Its own passes must not depend on whether the encoders ran in them."""
     fixed = {"model": model, "mode": mode, "placement": "cpu_offload", "prompt": f"three birds, {mode}"}

@@ -251,6 +251,7 @@ def another_manager(manager, runtime, tiny_models):
     forget()
 
 
+@pytest.mark.slow
 def test_memory_is_given_back_over_ten_switches(another_manager, tiny_models):
     """Two models in turn where only one fits: resident memory does not climb."""
     manager = another_manager()

@@ -321,6 +321,7 @@ def test_a_broken_connection_is_taken_up_again(hub: FakeHub, machine: Machine, r
     assert machine.find() == repository.commit
 
 
+@pytest.mark.slow
 def test_a_connection_that_stays_broken_fails_and_leaves_one_partial_file(machine: Machine, repository: Repository):
     repository.cuts, repository.cut_after = 10**6, 0
     partials = []

@@ -82,6 +82,7 @@ def test_what_is_stored_may_be_anything(page: GeneratePage, stored: str):
     assert page.faults == []
 
 
+@pytest.mark.slow
 def test_a_picture_that_was_deleted_in_another_tab(page: GeneratePage, server: Server):
     """Chosen, used or deleted again: it is told, and nothing of it stays chosen."""
     for prompt in ("the first", "the second", "the third"):
@@ -126,6 +127,7 @@ def test_a_picture_that_was_deleted_in_another_tab(page: GeneratePage, server: S
     assert page.faults == []
 
 
+@pytest.mark.slow
 def test_a_job_that_was_lost_with_the_program_is_told(tiny_model: Path, tmp_path: Path, browser: Browser):
     """Killed in a job and started anew: the page says so until it has a new job, and the form is as it was."""
     arguments = ("--device", "cpu", "--model", str(tiny_model))

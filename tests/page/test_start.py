@@ -144,6 +144,7 @@ def test_a_tunnel_that_cannot_be_executed_leaves_the_page_up(tmp_path: Path):
         server.stop()
 
 
+@pytest.mark.slow
 def test_what_was_warm_last_is_warmed_again(tiny_model: Path, tmp_path: Path):
     """After a restart with --warm last the sizes that were used before are warm, and read from disk."""
     arguments = ("--device", "tpu-emulated", "--model", str(tiny_model))
@@ -170,6 +171,7 @@ def test_what_was_warm_last_is_warmed_again(tiny_model: Path, tmp_path: Path):
         again.stop()
 
 
+@pytest.mark.slow
 def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
     """Its queued jobs are dropped; the one that runs ends, and is in the history when the browser comes back."""
     server = Server(

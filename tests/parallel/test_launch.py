@@ -90,6 +90,7 @@ def test_a_meeting_place_that_is_taken_or_not_there_is_named():
 
 
 @pytest.mark.usefixtures("fault_file")
+@pytest.mark.slow
 def test_four_ranks(tiny_models, request_for, alone, tmp_path):
     model = str(tiny_models / "flux-4-heads")
     engine = GroupEngine(Setup("cpu", Settings(cache_dir=tmp_path), model, 4, LIMITS), rank_module=RANK_MODULE)
