@@ -35,8 +35,8 @@ class Weights(NamedTuple):
         return Weights(*(probed[i].float().clone().to(device) for i in (1, 2)))
 
     def sum(self, latents: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-        """As diffusers adds them: the latents in float32."""
-        return latents.float() * self.latents + output * self.output
+        """As diffusers adds them: the latents in float32, the product with the output rounded once to its type."""
+        return latents.float() * self.latents + (output.float() * self.output).to(output.dtype)
 
 
 def is_affine(scheduler: Any, arguments: tuple, named: Mapping[str, Any]) -> bool:

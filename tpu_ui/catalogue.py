@@ -80,7 +80,7 @@ def _card_of_revision(name: str, catalogue: Iterable[ModelCard]) -> ModelCard | 
     model, at, revision = name.partition("@")
     if not at or not _REVISION.fullmatch(revision) or ".." in revision or os.path.exists(name):
         return None
-    if not is_hub_id(model) and model.casefold() not in {card.id.casefold() for card in catalogue}:
+    if not is_hub_id(model) and _without_dashes(model) not in {_without_dashes(card.id) for card in catalogue}:
         return None
     card = find_card(model, catalogue=catalogue)
     if card.repo_id is None:

@@ -168,6 +168,7 @@ class LoadedPipeline:
             self._enter(Stage.DECODER)  # for pipelines that decode in another way
             return self._checked(numpy.asarray(pixels, dtype=numpy.float32))
         finally:
+            self.pipeline.scheduler.forget()
             self._observer = self._request = None
 
     def _checked(self, pixels: numpy.ndarray) -> Pictures:

@@ -114,6 +114,10 @@ class HostScheduler:
         """Wait for the step that the device was given last, and tell of it."""
         self._host_state.finish_sent()
 
+    def forget(self) -> None:
+        """Let go of a run that has ended or was cut: a step that was sent must not be told to the next one."""
+        self._host_state.start()
+
     def _scale_on_host(self, sample: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         # Every scheduler of diffusers either returns the sample or multiplies it by one number; which one is asked
         # with a sample of ones, so that the real one need not leave the device.
@@ -180,6 +184,8 @@ class _HostState:
             self.host_latents, self._device_latents = step.sample.cpu(), step.sample
         before, self._sent = self._sent, step
         self._finish(before)
+        if self.device.type != "tpu":  # a CPU has done it already, and CUDA's copies would wait for it in the stream
+            self.finish_sent()
 
     def finish_sent(self) -> None:
         before, self._sent = self._sent, None

@@ -180,6 +180,7 @@ def test_a_catalogued_model_keeps_its_own_figures(tmp_path):
 @pytest.mark.parametrize("name", ["flux2-dev", "FLUX 2 dev", "flux.2_dev", "black-forest-labs/flux.2-DEV"])
 def test_dots_and_dashes_may_be_left_out(name):
     assert find_card(name).id == "flux.2-dev"
+    assert find_card(f"{name}@main").id == "flux.2-dev@main"
 
 
 @pytest.mark.parametrize(

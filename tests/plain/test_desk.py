@@ -336,6 +336,10 @@ def test_settings_of_another_device_leave_the_form_usable():
     changes = history_tab.restored(desk, controls, {"prompt": "a star", "mode": "fused", "model": "gone"}, ENGLISH)
     assert changes == {"prompt": "a star", "negative_prompt": "", "loras": "", "image": None}
     assert history_tab.restored(desk, controls, {"mode": "compile"}, ENGLISH)["mode"] == "compile"
+    for placement, restored in {"single": "single", "tensor_parallel": "auto", "moon": "auto"}.items():
+        assert history_tab.restored(desk, controls, {"placement": placement}, ENGLISH)["placement"] == restored
+    group = SimpleNamespace(options=replace(options, group_devices=2), model_choices=list)
+    assert history_tab.restored(group, controls, {"placement": "single"}, ENGLISH)["placement"] == "auto"
 
 
 def test_a_job_of_a_run_that_has_ended_is_lost(desk: Desk, engine: ScriptedEngine):

@@ -13,7 +13,7 @@ from tpu_ui.page import form
 from tpu_ui.page.desk import PageOptions
 from tpu_ui.page.kept_form import checked
 
-PAGE = "tiny  cpu"
+PAGE = "tiny  cpu "
 FULL = {
     "prompt": "a fox\nin the \U0001f332", "negative_prompt": "", "model": "tiny", "mode": "strict", "placement": "auto",
     "width": 48, "height": 64.0, "steps": 7, "guidance": 2.5, "seed": "9007199254740993", "batch": 2,
@@ -43,7 +43,7 @@ def test_a_form_comes_back_whole():
 
 
 def test_on_a_page_of_another_model_or_device_the_models_numbers_are_its_own():
-    model = ("model", "mode", "width", "height", "steps", "guidance")
+    model = ("model", "mode", "width", "height", "steps", "guidance", "loras")
     rest = {name: value for name, value in FULL.items() if name not in model}
     assert kept(FULL, "flux.1-schnell  tpu") == kept(FULL, None) == rest
     assert kept(FULL | {"model": "gone"}) == rest

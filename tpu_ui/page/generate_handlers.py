@@ -15,7 +15,7 @@ from tpu_ui.jobs import Job, JobKind
 from tpu_ui.page import following, form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.following import Followed
-from tpu_ui.page.generate_tab import GenerateTab, mode_choices, model_choices, placement_choices
+from tpu_ui.page.generate_tab import GenerateTab, mode_choices, model_choices, offered_placement, placement_choices
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.page.verdict import Verdict
@@ -240,7 +240,11 @@ def _wire_controls(desk: Desk, tab: GenerateTab, browser: gr.Textbox, followed: 
         job = _shown_job(desk, owner, now)
         if job is None or job.result is None:
             return {tab.seed: gr.skip()}
-        restored = form.from_request(job.result.request, job.result.report.model or "")
+        model = job.result.report.model
+        if model not in [model_id for _, model_id in desk.model_choices()]:  # a folder's id is a part of its path
+            model = job.result.request.model
+        restored = form.from_request(job.result.request, model or "")
+        restored["placement"] = offered_placement(desk, restored["placement"])
         return {getattr(tab, name): restored[name] for name in what}
 
     tab.model.input(

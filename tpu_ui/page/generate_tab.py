@@ -86,6 +86,11 @@ def placement_choices(desk: Desk, say: Language = ENGLISH) -> list[tuple[str, st
     return [(say(PLACEMENT_WORDS[each]), each.value) for each in desk.options.placements]
 
 
+def offered_placement(desk: Desk, placement: object) -> str:
+    """The placement of settings from elsewhere, or AUTO where this page does not offer it."""
+    return str(placement) if placement in desk.options.placements else Placement.AUTO.value
+
+
 def _lora_names(desk: Desk) -> str | None:
     """The LoRAs that can be named without a path."""
     return ", ".join(names_in(desk.settings.lora_folder)) or None

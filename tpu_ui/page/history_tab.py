@@ -11,7 +11,7 @@ from tpu_ui.outputs import HistoryEntry
 from tpu_ui.page import form, render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import PRESS, QUICK, as_toast
-from tpu_ui.page.generate_tab import GenerateTab, mode_choices
+from tpu_ui.page.generate_tab import GenerateTab, mode_choices, offered_placement
 from tpu_ui.page.labels import language_of
 from tpu_ui.page.sessions import is_token
 from tpu_ui.translations import Language, marked
@@ -34,6 +34,7 @@ _NAMES = {
     "image_sha256": marked("started from (SHA-256)"),
 }
 
+MODEL_STAYS = marked("Its model is not on this server's list; the model in the form stays as it is.")
 _GIVE_AGAIN = marked("It started from a picture (SHA-256 {digest}…), which has to be given again.")
 
 
@@ -154,11 +155,14 @@ def restored(desk: Desk, target: GenerateTab, fields: dict[str, Any], say: Langu
             continue
         value = fields[name]
         if name == "model" and not is_offered(value, desk.model_choices()):
+            gr.Info(escape(say(MODEL_STAYS)))
             continue
         if name == "mode" and not is_offered(value, mode_choices(desk)):
             gr.Info(escape(say("Its mode does not exist on this device; the mode in the form stays as it is.")))
             continue
-        if name in ("mode", "placement", "seed"):
+        if name == "placement":
+            value = offered_placement(desk, value)
+        if name in ("mode", "seed"):
             value = str(value)
         if name == "loras":
             value = "\n".join(value)

@@ -13,7 +13,7 @@ from tpu_ui.page.generate_tab import GenerateTab, mode_choices, placement_choice
 from tpu_ui.page.history_tab import is_offered
 from tpu_ui.page.uploads import uploaded
 
-_OF_THE_MODEL = ("model", "mode", "width", "height", "steps", "guidance")
+_OF_THE_MODEL = ("model", "mode", "width", "height", "steps", "guidance", "loras")
 
 # A tab finds its own form again, a new tab the one that was used last.
 _READ = """() => {
@@ -52,7 +52,8 @@ def wire(desk: Desk, page: gr.Blocks, tab: GenerateTab) -> None:
 
 def _page_of(desk: Desk) -> str:
     """What a page was started with: on another, the model and its numbers are the page's own again."""
-    return f"{desk.default_model_id} {desk.options.default_mode or ''} {desk.options.device.kind}"
+    options = desk.options
+    return f"{desk.default_model_id} {options.default_mode or ''} {options.device.kind} {options.group_devices or ''}"
 
 
 def checked(desk: Desk, text: object) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from tpu_ui.page import render
 from tpu_ui.page.desk import Desk
 from tpu_ui.page.generate_handlers import PRESS, QUICK
 from tpu_ui.page.generate_tab import GenerateTab
-from tpu_ui.page.history_tab import give_again, is_offered, restored, settings_rows
+from tpu_ui.page.history_tab import MODEL_STAYS, give_again, is_offered, restored, settings_rows
 from tpu_ui.page.labels import language_of
 from tpu_ui.recipe import read_recipe
 from tpu_ui.translations import marked
@@ -48,7 +48,7 @@ def build_and_wire(
         notices = list(recipe.notices)
         model = recipe.fields.get("model")
         if model is not None and not is_offered(model, desk.model_choices()):
-            notices.append(say("Its model is not on this server's list; the model in the form stays as it is."))
+            notices.append(say(MODEL_STAYS))
         if "image_sha256" in recipe.fields:
             notices.append(give_again(recipe.fields, say))
         html = render.rows(
