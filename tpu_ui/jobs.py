@@ -193,6 +193,8 @@ class JobQueue:
         except WorkerLost as error:
             if isinstance(self.engine, Pool) and not job.was_lost:
                 job.was_lost = True
+                if job.kind is JobKind.WARM_UP:  # the one that starts again must have it too
+                    job.places.discard(self.engine.members.index(engine))
                 log.warning("job %s runs again: %s", job.id, error)
                 self._put_back(job, f"{error.message} The job runs again.")
                 return

@@ -1,6 +1,7 @@
 """Which engine of a pool runs which job: a thread for each, and one that hands the jobs out."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,8 @@ from tpu_ui.waiting import Waiting
 log = logging.getLogger(__name__)
 
 _LOOK_AGAIN_SECONDS = 1.0  # a busy member may turn out to take longer than it was worth waiting for
+_TRY_AGAIN_SECONDS = 60.0  # to open a member that could not be opened
+_MOST_EXAMINED = 32  # jobs in one look: what became free meanwhile comes before the rest
 
 
 class Lanes:
@@ -63,28 +66,32 @@ class Lanes:
     def _hand_out(self, jobs: list[Job], idle: set[int]) -> None:
         """Without the lock: what a request will cost is read from files."""
         reserved: dict[int, float] = {}
+        known, examined = set(idle), 0
         for job in jobs:
-            if not idle:
+            if not idle or self._idle - known or examined >= _MOST_EXAMINED:
                 return
             allowed = self._allowed(job, idle)
             if not allowed:
                 continue
+            seconds = None
             if job.kind is JobKind.WARM_UP:
                 place = min(allowed)
             else:
+                examined += 1
                 choice = self._choice(job, allowed, reserved)
-                place = choice.place
+                place, seconds = choice.place, choice.seconds
                 if place not in allowed:
-                    reserved[place] = reserved.get(place, 0.0) + (choice.seconds or 0.0)
+                    reserved[place] = reserved.get(place, 0.0) + (seconds or 0.0)
                     continue
             idle.discard(place)
             with self._lock:
                 if self._is_closing():
                     return
-                if job in self._waiting.order():  # else it was cancelled meanwhile
+                if job in self._waiting.order() and place in self._idle:  # else it was cancelled meanwhile
                     self._begin(job)
                     self._idle.discard(place)
                     self._given[place] = job
+                    reserved[place] = math.inf if seconds is None else seconds  # its thread has not begun yet
                     self._lock.notify_all()
 
     def _choice(self, job: Job, allowed: set[int], reserved: dict[int, float]) -> Choice:
@@ -118,9 +125,10 @@ class Lanes:
             with self._lock:
                 self._idle.add(place)
                 self._lock.notify_all()
-                # One that is lost while it is idle is opened again; one that cannot be opened waits for a request.
+                # One that is lost while it is idle is opened again; one that cannot be opened a while later.
                 self._lock.wait_for(
-                    lambda: place in self._given or self._is_closing(), _LOOK_AGAIN_SECONDS if is_up else None
+                    lambda: place in self._given or self._is_closing(),
+                    _LOOK_AGAIN_SECONDS if is_up else _TRY_AGAIN_SECONDS,
                 )
                 job = self._given.pop(place, None)
                 self._idle.discard(place)
@@ -136,4 +144,6 @@ class Lanes:
             pass
         except TpuUiError as error:  # the next request that it is given tries again, and tells
             log.warning("%s", error)
+        except Exception:  # as at the worker's border: the member is tried again
+            log.exception("a member could not be opened")
         return False

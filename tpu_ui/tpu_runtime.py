@@ -51,6 +51,8 @@ class TpuRuntime:
         self._dropped_compile_seconds = 0.0
         # (compiles, when their durations are all entered, their sum): a long list is not added up at each step.
         self._summed = (-1, 0.0, 0.0)
+        if not may_fuse:  # TORCH_TPU_DEFER_AND_FUSE may have set another
+            torch.tpu.eager_mode = torch.tpu.EagerMode.DEFER_NEVER
         try:
             torch.ones(1).to(self.torch_device).cpu()
         except RuntimeError as error:

@@ -309,7 +309,7 @@ class Desk:
 
     def report_of(self, job: Job) -> Report:
         """The report of a job that has ended, with names in the place of paths."""
-        if job.result is None:
+        if job.result is None or job.state is not JobState.DONE:  # a warm-up may have failed on its second replica
             failed = Report.of_failure(job.error or TpuUiError("The job was cancelled."), job.request)
             return replace(failed, error=self.without_paths(failed.error or ""), model=self._public_model(job.request))
         report = job.result.report

@@ -83,10 +83,12 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
     )
     outputs = OutputFolder(options.outputs or settings.cache_dir / "outputs", shared=options.shared_history)
     metrics = Metrics()
-    page_is_up = threading.Event()
+    page_is_up, is_ending = threading.Event(), threading.Event()
 
     def start_engine() -> Engine | Pool:
         page_is_up.wait()
+        if is_ending.is_set():
+            raise DeviceUnavailable("The program is ending.")
         return open_device()
 
     queue = JobQueue(start_engine, on_finished=metrics.count, keep=Keeper(outputs))
@@ -109,10 +111,11 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
             app_kwargs=routes.app_options(metrics, options.auth),
             **build.launch_options(text),
         )
-        page_is_up.set()
         desk.warm_at_start(options.warm)
+        page_is_up.set()
         yield Served(local_url, share_url)
     finally:
+        is_ending.set()
         page_is_up.set()
         if page is not None:
             page.close(verbose=False)

@@ -105,6 +105,7 @@ class GroupEngine:
                 told_cancel = True
             match message := running.receive():
                 case Told():
+                    running.heard()
                     emit(message.progress)
                 case Known():
                     self._mirror(message)

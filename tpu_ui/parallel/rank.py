@@ -74,7 +74,6 @@ class Front:
 
     def _send_end(self, ended: Ended) -> None:
         self._send(self._known())
-        self._cancel.clear()
         self._send(ended)
 
     def _tell(self, progress: Progress) -> None:
@@ -97,6 +96,7 @@ class Front:
             if isinstance(message, Cancel):
                 self._cancel.set()
             else:
+                self._cancel.clear()  # what came too late for the request before
                 self._asked.put(message)
 
 

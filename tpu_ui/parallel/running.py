@@ -64,6 +64,10 @@ class RunningGroup:
         self._watch.begin()
         self.send(ask)
 
+    def heard(self) -> None:
+        """Rank 0 goes on, be it with a download that the others wait for."""
+        self._watch.begin()
+
     def send(self, message: object) -> None:
         """Tell rank 0 something.
 

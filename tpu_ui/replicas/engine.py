@@ -80,7 +80,8 @@ class ReplicaEngine:
     def wait_seconds(self) -> float | None:
         """Until it is free: 0 where it is, None where nobody knows."""
         until = self._busy_until
-        return until if not until else max(0.001, until - time.monotonic())
+        # One that is late by so much is taken to need as much again.
+        return until if not until else max(0.001, abs(until - time.monotonic()))
 
     def status(self) -> MemberStatus:
         if self.is_lost:

@@ -119,9 +119,8 @@ class ReplicaPool:
             wait = member.wait_seconds
             is_loaded = member.loaded_model == resolved.card.id
             load = 0.0 if is_loaded else self._load_seconds.get(resolved.card.id)
-            offers.append(
-                Offer(place, wait if not wait else wait + reserved.get(place, 0.0), load, forecasts[view])
-            )  # fmt: skip
+            wait = None if wait is None else wait + reserved.get(place, 0.0)
+            offers.append(Offer(place, wait, load, forecasts[view]))
         return offers
 
     # -- the replicas' threads ----------------------------------------------------------------------------------------
