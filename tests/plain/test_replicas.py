@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tpu_ui import engine, hardware
+from tpu_ui import engine, hardware, lanes
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest, TpuUiError, WorkerLost
 from tpu_ui.events import Phase, Progress, ProgressListener
 from tpu_ui.forecast import Forecast
@@ -23,6 +23,7 @@ from tpu_ui.replicas.starting import parse_replicas, replica_starter
 from tpu_ui.report import GenerationResult, Report
 from tpu_ui.request import GenerationRequest
 from tpu_ui.settings import Settings
+from tpu_ui.waiting import Waiting
 
 PATIENCE = 30.0
 V6E_4 = DeviceChoice("tpu", "for the test", TpuHost(find_chip("v6e"), 4))
@@ -362,6 +363,38 @@ def test_a_warm_up_goes_on_where_a_member_is_lost(queue: JobQueue, pool: Scripte
     warm = ask(queue, "warm", kind=JobKind.WARM_UP)
     assert finish(warm) == [JobState.DONE]
     assert pool.members[1].calls == ["warm"]
+    assert pool.members[0].calls == ["warm", "warm"], "it started again with nothing warm"
+
+
+@pytest.mark.parametrize("fault", [DeviceUnavailable("It cannot be opened."), ValueError("a fault of Ray's")])
+def test_a_member_that_could_not_be_opened_is_tried_again(queue, pool, monkeypatch, fault):
+    monkeypatch.setattr(lanes, "_TRY_AGAIN_SECONDS", 0.02)
+    opened, first = pool.members[1].open, [fault]
+
+    def open_at_last(cancelled: Callable[[], bool]) -> None:
+        if first:
+            raise first.pop()
+        opened(cancelled)
+
+    pool.members[1].open, pool.members[1].is_lost = open_at_last, True
+    wait_for(lambda: not pool.members[1].is_lost)
+    assert not first
+    assert finish(ask(queue, "x")) == [JobState.DONE]
+
+
+def test_a_job_that_was_just_given_counts_for_the_next_one(pool: ScriptedPool):
+    """In one look at the queue: its member's thread has not begun yet."""
+    begun: list[Job] = []
+    lock, waiting = threading.Condition(), Waiting()
+    handing = lanes.Lanes(pool, lock, waiting, lambda job: (waiting.take(job), begun.append(job)), None, lambda: False)
+    handing._idle.update({0, 1})
+    for member in pool.members:
+        member.is_lost = False
+    for number in range(2):
+        waiting.add(Job(str(number), str(number), JobKind.GENERATE, GenerationRequest(prompt=str(number))))
+    handing._hand_out(waiting.order(), {0, 1})
+    assert len(begun) == 2
+    assert pool.reserved == [{}, {0: 2.0}]
 
 
 def test_a_choice_that_breaks_harms_nobody(queue: JobQueue, caplog: pytest.LogCaptureFixture):

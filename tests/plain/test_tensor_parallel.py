@@ -1,22 +1,30 @@
 """Tensor parallel before torch is there: what can be split, what is refused, which rank is named as lost."""
 
 import pickle
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.connection import Client
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest, ModeNotAllowed, NotANumber, WorkerLost
 from tpu_ui.hardware import DeviceChoice, TpuHost, find_chip
+from tpu_ui.job import JobKind
 from tpu_ui.page.desk import PageOptions
 from tpu_ui.page.options import parse_options
 from tpu_ui.parallel.heartbeat import Beat
-from tpu_ui.parallel.messages import PackedError
+from tpu_ui.parallel.messages import Ask, Cancel, Ended, Leave, PackedError
+from tpu_ui.parallel.rank import Front
 from tpu_ui.parallel.setup import Limits, OuterLaunch, Setup
 from tpu_ui.parallel.starting import group_setup, group_starter
 from tpu_ui.parallel.watch import Watch
 from tpu_ui.placement import Placement
 from tpu_ui.planner.parts import published_parts
+from tpu_ui.report import GenerationResult, Report
 from tpu_ui.request import GenerationRequest
 from tpu_ui.resolver import Resolver
 from tpu_ui.settings import Settings
@@ -210,3 +218,28 @@ def test_a_page_of_a_group_offers_what_a_group_can_run():
     assert (group.modes, group.placements) == (("strict", "compile"), ("auto",))
     starter = group_starter(V6E_8, Settings(Path("cache")), "flux.1-dev", "8", {})
     assert starter.setup.devices == 8
+
+
+def test_a_cancel_that_comes_too_late_does_not_end_the_next_job(tmp_path):
+    setup = Setup("cpu", Settings(tmp_path), "demo", 1, front=str(tmp_path / "front"), front_key=b"key")
+    answers: list[bool] = []
+
+    def generate(request: GenerationRequest, _emit: object, cancelled: Callable[[], bool]) -> GenerationResult:
+        answers.append(cancelled())
+        return GenerationResult((), request, Report(ok=True))
+
+    ledger, runtime = SimpleNamespace(in_this_process=lambda: ((), ())), SimpleNamespace(memory=lambda: None)
+    manager = SimpleNamespace(generate=generate, toolchain={}, ledger=ledger, runtime=runtime)
+    served = threading.Thread(target=lambda: Front(setup).serve(manager), daemon=True)
+    served.start()
+    while not Path(setup.front).exists():
+        time.sleep(0.01)
+    with Client(setup.front, "AF_UNIX", authkey=setup.front_key) as front:
+        for _ in range(2):
+            front.send(Ask(JobKind.GENERATE, GenerationRequest()))
+            while not isinstance(front.recv(), Ended):
+                pass
+            front.send(Cancel())
+        front.send(Leave())
+        served.join(10)
+    assert answers == [False, False]
