@@ -272,9 +272,12 @@ class Desk:
     def wait_seconds(self, job: Job) -> float | None:
         """Seconds until a queued job starts, compiles included; None if one of those before it is not known."""
         free_in = [0.0] * self.queue.lanes
+        costs: dict[GenerationRequest, float | None] = {}  # asked often, and many requests cost the same
         for ahead in self.queue.ahead_of(job):
-            seconds = self.judge.seconds(ahead.request)
-            if seconds is None:
+            alike = replace(ahead.request, prompt="", negative_prompt="", seed=None)
+            if alike not in costs:
+                costs[alike] = self.judge.seconds(ahead.request)
+            if (seconds := costs[alike]) is None:
                 return None
             ran = time.time() - ahead.started if ahead.started is not None else 0.0
             heapq.heapreplace(free_in, free_in[0] + max(0.0, seconds - ran))
