@@ -9,10 +9,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import psutil
 import pytest
+import torch
 from gradio_client import Client
 from PIL import Image
 
@@ -100,6 +102,27 @@ def test_four_ranks(tiny_models, request_for, alone, tmp_path):
     finally:
         engine.close()
     assert abs(pixels_of(result) - alone(request_for(model=model))).max() <= TOLERANCE_8_BIT
+
+
+def refuses(nproc_per_node: int) -> None:
+    raise ValueError(f"no topology for {nproc_per_node} processes")
+
+
+@pytest.mark.parametrize(
+    ("distributed", "sentence"),
+    [
+        (
+            SimpleNamespace(singlehost_wrapper=None),
+            r"before 0\.2 have only an internal launcher \(singlehost_wrapper\)",
+        ),
+        (SimpleNamespace(set_tpu_launch_env=refuses), r"5 devices could not be set up \(no topology for 5 processes\)"),
+    ],
+)
+def test_a_torch_tpu_that_cannot_launch_is_named(monkeypatch, distributed, sentence):
+    monkeypatch.setattr("tpu_ui.environment.prepare_launcher", lambda _: None)
+    monkeypatch.setattr(torch, "tpu", SimpleNamespace(distributed=distributed), raising=False)
+    with pytest.raises(DeviceUnavailable, match=sentence):
+        launch.prepare("tpu", 5, None)
 
 
 @pytest.mark.emulated
