@@ -1,6 +1,8 @@
 """Tensor parallel before torch is there: what can be split, what is refused, which rank is named as lost."""
 
+import os
 import pickle
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -220,7 +222,8 @@ def test_a_page_of_a_group_offers_what_a_group_can_run():
     assert starter.setup.devices == 8
 
 
-def test_a_cancel_that_comes_too_late_does_not_end_the_next_job(tmp_path):
+def test_a_cancel_that_comes_too_late_does_not_end_the_next_job(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "_exit", sys.exit)  # at the end of the connection: here it is a thread that ends
     setup = Setup("cpu", Settings(tmp_path), "demo", 1, front=str(tmp_path / "front"), front_key=b"key")
     answers: list[bool] = []
 
@@ -230,7 +233,13 @@ def test_a_cancel_that_comes_too_late_does_not_end_the_next_job(tmp_path):
 
     ledger, runtime = SimpleNamespace(in_this_process=lambda: ((), ())), SimpleNamespace(memory=lambda: None)
     manager = SimpleNamespace(generate=generate, toolchain={}, ledger=ledger, runtime=runtime)
-    served = threading.Thread(target=lambda: Front(setup).serve(manager), daemon=True)
+    fronts: list[Front] = []
+
+    def serve() -> None:
+        fronts.append(Front(setup))
+        fronts[0].serve(manager)
+
+    served = threading.Thread(target=serve, daemon=True)
     served.start()
     while not Path(setup.front).exists():
         time.sleep(0.01)
@@ -242,4 +251,6 @@ def test_a_cancel_that_comes_too_late_does_not_end_the_next_job(tmp_path):
             front.send(Cancel())
         front.send(Leave())
         served.join(10)
+    fronts[0]._reader.join(10)
+    assert not fronts[0]._reader.is_alive()
     assert answers == [False, False]
