@@ -125,6 +125,7 @@ def test_torch_compile_on_the_cpu_counts_its_graphs_and_reuses_them(command_line
     assert (second["was_warm"], second["new_compiles"]) == (True, 0)
 
 
+@pytest.mark.slow
 def test_warmup_then_generate_then_cache(command_line, small, tiny_models):
     done = command_line.run(
         "warmup", "--device", "tpu-emulated", "--model", str(tiny_models / "sd3"), "--mode", "fused",

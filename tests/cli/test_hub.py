@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pytest
 from PIL import Image
 
 from tests.hub.fake_hub import GOOD_TOKEN, FakeHub, Repository
@@ -61,6 +62,7 @@ def test_a_refusal_leaves_the_loaded_model_usable_and_a_retry_needs_no_restart(
     assert f"file {len(repository.files)} of {len(repository.files)}" in told
 
 
+@pytest.mark.slow
 def test_a_downloaded_model_makes_the_same_picture_offline_without_a_request(
     command_line, hub: FakeHub, tiny_models: Path
 ):

@@ -17,7 +17,7 @@ _PLACES = """() => ['generate', 'verdict', 'model', 'panel', 'gallery', 'after']
 _VIEWS = {"wide": {"viewport": {"width": 1440, "height": 900}}, "phone": {"viewport": {"width": 390, "height": 844}}}
 
 
-@pytest.mark.parametrize("view", _VIEWS)
+@pytest.mark.parametrize("view", ["wide", pytest.param("phone", marks=pytest.mark.slow)])
 def test_seen_while_it_runs_and_gone_when_switched_off(browser: Browser, server: Server, view: str):
     context = browser.new_context(locale="en-US", **_VIEWS[view])
     page = open_page(context, server)

@@ -59,6 +59,7 @@ def test_the_form_is_there_after_a_reload(page: GeneratePage, browser: Browser, 
     assert page.faults == []
 
 
+@pytest.mark.slow
 def test_a_lost_connection_leaves_the_form(page: GeneratePage):
     page.fill(**FORM)
     page._wait(lambda: FORM["seed"] in kept(page), 20)

@@ -60,6 +60,7 @@ def test_a_world_whose_partners_do_not_come_is_refused():
 
 
 @pytest.mark.usefixtures("fault_file")
+@pytest.mark.slow
 def test_ranks_of_another_launcher_meet(flux, request_for, expected_pixels, tmp_path, monkeypatch):
     """As on two hosts: this process has the page and starts rank 0, the launcher has started rank 1."""
     setup = Setup("cpu", Settings(cache_dir=tmp_path), str(flux), 2, replace(LIMITS, partners=60.0))

@@ -222,6 +222,7 @@ def test_a_page_of_a_group_offers_what_a_group_can_run():
     assert starter.setup.devices == 8
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_cancel_that_comes_too_late_does_not_end_the_next_job(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "_exit", sys.exit)  # at the end of the connection: here it is a thread that ends
     setup = Setup("cpu", Settings(tmp_path), "demo", 1, front=str(tmp_path / "front"), front_key=b"key")

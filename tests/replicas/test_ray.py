@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.page.server import Server, free_port
 from tests.replicas.conftest import PATIENCE
@@ -76,6 +77,7 @@ def cluster(folder: Path) -> Iterator[tuple[str, int]]:
                 child.kill()
 
 
+@pytest.mark.slow
 def test_a_page_joins_a_cluster_and_leaves_it(sd3, tmp_path_factory, tmp_path):
     with (
         cluster(tmp_path_factory.mktemp("r")) as (address, head),

@@ -114,6 +114,7 @@ def test_the_page_tells_of_each(queue):
     assert 'tpu_ui_replica_jobs_total{replica="1"}' in text
 
 
+@pytest.mark.slow
 def test_the_bench_measures_one_and_all(queue):
     request = GenerationRequest.from_mapping(REQUEST | {"steps": 1})
     told = measure(queue.engine, request, rounds=1).as_dict()
