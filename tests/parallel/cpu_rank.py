@@ -59,8 +59,6 @@ def _fail(what: str, file: Path) -> None:
             time.sleep(600)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,8 +87,8 @@ def parse_options(arguments: Sequence[str] | None = None, environ: Mapping[str, 
         hub_cache=folder_of("hub-cache", given.hub_cache) if given.hub_cache else None,
         loras=folder_of("loras", given.loras) if given.loras else None,
         warm=_read_warm(given.warm) if given.warm else (),
-        tensor_parallel=_read_tensor_parallel(given.tensor_parallel) if given.tensor_parallel else None,
-        replicas=_read_replicas(given.replicas) if given.replicas else None,
+        tensor_parallel=_number_or_auto(given.tensor_parallel, parse_devices),
+        replicas=_number_or_auto(given.replicas, parse_replicas),
         ray_address=given.ray_address or None,
         log_level=_log_level(given.log_level),
         is_space=is_space,
@@ -175,13 +175,11 @@ def _read_auth(text: str) -> tuple[tuple[str, str], ...]:
     return tuple((user, password) for user, _, password in pairs)
 
 
-def _read_tensor_parallel(text: str) -> str:
-    parse_devices(text)
-    return text
-
-
-def _read_replicas(text: str) -> str:
-    parse_replicas(text)
+def _number_or_auto(text: str | None, parse: Callable[[str], int | None]) -> str | None:
+    """The text as it is, which `parse` refuses if it is wrong; None where there is none."""
+    if not text:
+        return None
+    parse(text)
     return text
 
 

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from tpu_ui.compile_cache import CompileCache
-from tpu_ui.errors import JobCancelled, WorkerLost
+from tpu_ui.errors import WorkerLost
 from tpu_ui.events import ProgressListener
 from tpu_ui.forecast import Forecast, forecast
 from tpu_ui.job import JobKind
@@ -91,11 +91,7 @@ class GroupEngine:
         except WorkerLost:
             self._drop(running)
             raise
-        if ended.error is not None:
-            raise ended.error.unpacked()
-        if ended.result is None:
-            raise JobCancelled
-        return ended.result
+        return ended.unpacked()
 
     def _follow(self, running: RunningGroup, emit: ProgressListener, cancelled: Callable[[], bool]) -> Ended:
         told_cancel = False

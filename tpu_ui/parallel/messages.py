@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tpu_ui.errors import TpuUiError
+from tpu_ui.errors import JobCancelled, TpuUiError
 from tpu_ui.events import Progress
 from tpu_ui.job import JobKind
 from tpu_ui.report import GenerationResult
@@ -65,6 +65,19 @@ class Ended:
 
     result: GenerationResult | None = None
     error: "PackedError | None" = None
+
+    def unpacked(self) -> GenerationResult:
+        """The result.
+
+        Raises:
+            TpuUiError: the error.
+            JobCancelled: there is neither.
+        """
+        if self.error is not None:
+            raise self.error.unpacked()
+        if self.result is None:
+            raise JobCancelled
+        return self.result
 
 
 @dataclass(frozen=True)

@@ -180,14 +180,11 @@ class ReplicaEngine:
             raise WorkerLost(f"{where} has ended.", RESTART) from error
         finally:
             self._busy_until = 0.0
-        if ended.error is not None:
-            raise ended.error.unpacked()
-        if ended.result is None:
-            raise JobCancelled
+        result = ended.unpacked()
         self._jobs += 1
-        self._on_report(self, ended.result.report)
-        self.loaded_model = ended.result.report.model
-        return ended.result
+        self._on_report(self, result.report)
+        self.loaded_model = result.report.model
+        return result
 
     def _follow(self, ask: Ask, emit: ProgressListener, cancelled: Callable[[], bool]) -> Ended:
         self._asks += 1
