@@ -19,8 +19,11 @@ def engine_starter(
     tensor_parallel: str | None = None,
     replicas: str | None = None,
     ray_address: str | None = None,
-) -> Callable[[], Engine | Pool]:
+) -> Callable[..., Engine | Pool]:
     """Choose the device now, and return what opens it later, on the thread that will own it.
+
+    That takes one argument, which may be left out: a function that says whether nobody waits for it any more. Where
+    other processes are waited for it is asked again and again, and ends the wait with JobCancelled.
 
     Args:
         tensor_parallel: one process a device, over so many of them; see `parallel.starting.group_starter`.
@@ -54,7 +57,7 @@ def engine_starter(
     if replicas is not None:
         return replica_starter(choice, settings, model, replicas, ray_address)
 
-    def start() -> Engine:
+    def start(cancelled: Callable[[], bool] = lambda: False) -> Engine:  # noqa: ARG001 (nothing is waited for)
         runtime = start_runtime(choice.kind, settings)
         from tpu_ui.manager import PipelineManager  # imports torch, which the runtime has prepared
 

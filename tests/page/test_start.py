@@ -205,6 +205,14 @@ def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
         server.stop()
 
 
+def test_the_end_is_heard_while_the_device_waits_for_others(tmp_path: Path):
+    server = Server(tmp_path / "cache", "--device", "cpu", program=("-m", "tests.page.waiting_app"))
+    server.wait_for_line("tpu_ui is at", seconds=60)
+    assert server.stop() == 0
+    assert "nobody waits any more" in server.log
+    assert "Traceback" not in server.log
+
+
 def test_the_warm_up_tab_follows_the_start_of_the_device(tiny_model: Path, tmp_path: Path, browser: Browser):
     server = Server(tmp_path / "cache", "--device", "cpu", "--model", str(tiny_model))
     try:

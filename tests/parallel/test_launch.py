@@ -22,7 +22,7 @@ from tests.page.server import Server
 from tests.parallel.conftest import LIMITS, RANK_MODULE, REQUEST, pixels_of
 from tests.parallel.cpu_rank import IS_LAUNCHED_BY_ANOTHER
 from tests.parallel.test_group import TOLERANCE_8_BIT
-from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.errors import DeviceUnavailable, JobCancelled
 from tpu_ui.parallel import launch
 from tpu_ui.parallel.engine import GroupEngine
 from tpu_ui.parallel.setup import OuterLaunch, Setup
@@ -57,6 +57,23 @@ def test_a_world_whose_partners_do_not_come_is_refused():
     store = launch.open_store(outer, 1.0)
     with pytest.raises(DeviceUnavailable, match=r"WORLD_SIZE=2 .* after 1 s only 1 came \(rank 0\)\. Start all"):
         launch.meet(store, outer, 1.0)
+    with pytest.raises(JobCancelled):
+        launch.meet(store, outer, 600.0, cancelled=lambda: True)
+
+
+def test_a_start_that_nobody_waits_for_any_more_leaves_no_rank(flux, tmp_path):
+    this = psutil.Process()
+    before = set(this.children())
+    started: set[psutil.Process] = set()
+
+    def cancelled() -> bool:
+        started.update(set(this.children()) - before)
+        return len(started) >= 2
+
+    setup = Setup("cpu", Settings(cache_dir=tmp_path), str(flux), 2, LIMITS)
+    with pytest.raises(JobCancelled):
+        GroupEngine(setup, rank_module=RANK_MODULE, cancelled=cancelled)
+    assert not psutil.wait_procs(started, timeout=10)[1]
 
 
 @pytest.mark.usefixtures("fault_file")

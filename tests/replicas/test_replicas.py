@@ -2,7 +2,9 @@
 
 import os
 import signal
+import threading
 import time
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -11,7 +13,7 @@ from tests.page.server import free_port
 from tests.replicas.conftest import PATIENCE, REQUEST, wait_until_idle
 from tpu_ui.cli.bench import _replicas_table
 from tpu_ui.cli.main import main
-from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.errors import DeviceUnavailable, JobCancelled
 from tpu_ui.graphs import WarmupState
 from tpu_ui.hardware import DeviceChoice
 from tpu_ui.job import Job, JobKind, JobState
@@ -161,6 +163,33 @@ def test_a_request_is_warm_where_its_replica_is(queue):
     for member in pool.members:
         member.ledger.mirror((), ())
     pool._mirror()
+
+
+class NeverOpen:
+    """A replica whose device does not open."""
+
+    def opened(self) -> None:
+        threading.Event().wait()
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_pool_that_nobody_waits_for_any_more_is_not_waited_for(tmp_path, monkeypatch):
+    import ray  # as the fixture has prepared it
+
+    from tpu_ui.replicas import pool
+
+    actors = []
+
+    def spawn(_name: str) -> ray.actor.ActorHandle:
+        actors.append(ray.remote(NeverOpen).options(num_cpus=0, max_concurrency=2).remote())
+        return actors[-1]
+
+    monkeypatch.setattr(pool, "Cluster", lambda *_: SimpleNamespace(replicas=1, spawn=spawn, close=lambda: None))
+    with pytest.raises(JobCancelled):
+        pool.ReplicaPool(DeviceChoice("cpu", "for the test"), Settings(tmp_path), "demo", 1, None, lambda: True)
+    (actor,) = actors
+    with pytest.raises(ray.exceptions.RayActorError):
+        ray.get(actor.opened.remote(), timeout=20)
 
 
 @pytest.mark.usefixtures("queue")

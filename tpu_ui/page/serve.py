@@ -18,7 +18,7 @@ import psutil
 from tpu_ui import hardware
 from tpu_ui.catalogue import default_model_on, find_card
 from tpu_ui.engine import engine_starter
-from tpu_ui.errors import DeviceUnavailable, InvalidRequest
+from tpu_ui.errors import DeviceUnavailable, InvalidRequest, JobCancelled
 from tpu_ui.job import Engine, Pool
 from tpu_ui.jobs import JobQueue
 from tpu_ui.modes import check_mode_on_device
@@ -87,9 +87,10 @@ def serve(options: AppOptions, settings: Settings) -> Iterator[Served]:
 
     def start_engine() -> Engine | Pool:
         page_is_up.wait()
-        if is_ending.is_set():
-            raise DeviceUnavailable("The program is ending.")
-        return open_device()
+        with suppress(JobCancelled):
+            if not is_ending.is_set():
+                return open_device(is_ending.is_set)
+        raise DeviceUnavailable("The program is ending.")
 
     queue = JobQueue(start_engine, on_finished=metrics.count, keep=Keeper(outputs))
     metrics.watch(queue)

@@ -28,13 +28,20 @@ class GroupEngine:
     A group that is lost is started again by the next request, unless an outer launcher has started it.
 
     Args:
-        setup: see `RunningGroup`, and there for `outer` and `rank_module`.
+        setup: see `RunningGroup`, and there for `outer`, `rank_module` and `cancelled`.
 
     Raises:
+        JobCancelled: `cancelled` said so.
         TpuUiError: the group could not be started.
     """
 
-    def __init__(self, setup: Setup, outer: OuterLaunch | None = None, rank_module: str = launch.RANK_MODULE) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        outer: OuterLaunch | None = None,
+        rank_module: str = launch.RANK_MODULE,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._setup = setup
         self._outer = outer
         self._rank_module = rank_module
@@ -42,7 +49,7 @@ class GroupEngine:
         self.runtime = MirroredRuntime(setup.device_kind)
         self.cache = CompileCache(setup.settings.compile_cache_dir)
         # Rank 0 opens the ledger first, and sets it right.
-        self._running: RunningGroup | None = RunningGroup(setup, outer, rank_module)
+        self._running: RunningGroup | None = RunningGroup(setup, outer, rank_module, cancelled)
         self.toolchain = self._running.toolchain
         self.ledger = MirroredLedger(setup.settings.ledger_path, self.cache)
         self._mirror(self._running.known)
@@ -84,7 +91,7 @@ class GroupEngine:
         self.ledger.close()
 
     def _run(self, ask: Ask, emit: ProgressListener, cancelled: Callable[[], bool]) -> GenerationResult:
-        running = self._group()
+        running = self._group(cancelled)
         try:
             running.begin(ask)
             ended = self._follow(running, emit, cancelled)
@@ -112,11 +119,12 @@ class GroupEngine:
         self.runtime.known = known.memory
         self.ledger.mirror(known.warm, known.compiling)
 
-    def _group(self) -> RunningGroup:
+    def _group(self, cancelled: Callable[[], bool]) -> RunningGroup:
         """The group, started again if it is lost.
 
         Raises:
             TpuUiError: it cannot be started.
+            JobCancelled: `cancelled` said so meanwhile.
         """
         if self._running is not None:
             try:
@@ -127,7 +135,7 @@ class GroupEngine:
         if self._running is None:
             if self._outer is not None:
                 raise WorkerLost("The group of processes has ended.", START_AGAIN)
-            self._running = RunningGroup(self._setup, self._outer, self._rank_module)
+            self._running = RunningGroup(self._setup, self._outer, self._rank_module, cancelled)
         return self._running
 
     def _drop(self, running: RunningGroup) -> None:

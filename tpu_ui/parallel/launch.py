@@ -9,13 +9,14 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpu_ui import environment
-from tpu_ui.errors import DeviceUnavailable
+from tpu_ui.errors import DeviceUnavailable, JobCancelled
 from tpu_ui.parallel.orphans import parent_environment
 from tpu_ui.parallel.setup import OuterLaunch
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
 RANK_MODULE = "tpu_ui.parallel.rank"
+POLL_SECONDS = 0.2
 
 
 class Ranks:
@@ -139,20 +141,24 @@ def open_store(outer: OuterLaunch | None, seconds: float) -> "TCPStore":
         ) from error
 
 
-def meet(store: "TCPStore", outer: OuterLaunch, seconds: float) -> None:
+def meet(store: "TCPStore", outer: OuterLaunch, seconds: float, cancelled: Callable[[], bool] = lambda: False) -> None:
     """Wait until every process of an outer launcher has come.
 
     Raises:
         DeviceUnavailable: some have not.
+        JobCancelled: `cancelled` said so meanwhile.
     """
     store.set(f"arrived/{outer.rank}", "")
-    keys = {rank: f"arrived/{rank}" for rank in range(outer.world_size)}
-    try:
-        store.wait(list(keys.values()), timedelta(seconds=seconds))
-    except RuntimeError:
-        came = [rank for rank, key in keys.items() if store.check([key])]
-        raise DeviceUnavailable(
-            f"tensor-parallel: WORLD_SIZE={outer.world_size} says that {outer.world_size} processes belong together, "
-            f"but after {seconds:.0f} s only {len(came)} came (rank {', '.join(map(str, came))}).",
-            "Start all of them, with torchrun for example, or unset RANK and WORLD_SIZE.",
-        ) from None
+    missing = {rank: f"arrived/{rank}" for rank in range(outer.world_size)}
+    deadline = time.monotonic() + seconds
+    while missing := {rank: key for rank, key in missing.items() if not store.check([key])}:
+        if cancelled():
+            raise JobCancelled
+        if time.monotonic() > deadline:
+            came = [str(rank) for rank in range(outer.world_size) if rank not in missing]
+            raise DeviceUnavailable(
+                f"tensor-parallel: WORLD_SIZE={outer.world_size} says that {outer.world_size} processes belong "
+                f"together, but after {seconds:.0f} s only {len(came)} came (rank {', '.join(came)}).",
+                "Start all of them, with torchrun for example, or unset RANK and WORLD_SIZE.",
+            )
+        time.sleep(POLL_SECONDS)

@@ -5,11 +5,12 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
-from tpu_ui.errors import WorkerLost
+from tpu_ui.errors import JobCancelled, WorkerLost
 from tpu_ui.parallel import launch
 from tpu_ui.parallel.heartbeat import read_beats
 from tpu_ui.parallel.messages import Ask, Ended, Known, Leave, Ready, Told
@@ -19,8 +20,6 @@ from tpu_ui.parallel.watch import Watch
 RESTART = "The processes start again with the next request."
 START_AGAIN = "Start the program again on all hosts; torchrun --max-restarts does it by itself."
 
-_POLL_SECONDS = 0.2
-
 
 class RunningGroup:
     """Belongs to the thread that makes it, and must not outlive it.
@@ -29,27 +28,31 @@ class RunningGroup:
         setup: without the way to the front, which is made here.
         outer: another launcher has started a process for each rank, this one for rank 0.
         rank_module: what the processes run.
+        cancelled: whether nobody waits for the group any more; asked until it is ready.
 
     Raises:
         DeviceUnavailable: they could not be started, or did not find one another.
         WorkerLost: one ended before all had their device open. None is left.
+        JobCancelled: `cancelled` said so. None is left.
     """
 
-    def __init__(self, setup: Setup, outer: OuterLaunch | None, rank_module: str) -> None:
+    def __init__(
+        self, setup: Setup, outer: OuterLaunch | None, rank_module: str, cancelled: Callable[[], bool]
+    ) -> None:
         self._limits = setup.limits
         self._devices = setup.devices
         self._remedy = RESTART if outer is None else START_AGAIN
         self._store = launch.open_store(outer, setup.limits.partners)
         if outer is not None:
-            launch.meet(self._store, outer, setup.limits.partners)
+            launch.meet(self._store, outer, setup.limits.partners, cancelled)
         self._folder = tempfile.mkdtemp(prefix="tpu_ui-")  # for this user only
         setup = replace(setup, front=str(Path(self._folder) / "rank0"), front_key=secrets.token_bytes(32))
         self._watch = Watch(setup.limits, self._remedy)
         self._looked_at = 0.0
         self._ranks = launch.Ranks(self._environments(setup, outer), rank_module)
         try:
-            self._rank0 = self._connect(setup)
-            ready = self._await_ready()
+            self._rank0 = self._connect(setup, cancelled)
+            ready = self._await_ready(cancelled)
         except BaseException:
             self.stop()
             raise
@@ -86,7 +89,7 @@ class RunningGroup:
             WorkerLost: a rank is lost.
         """
         try:
-            if self._rank0.poll(_POLL_SECONDS):
+            if self._rank0.poll(launch.POLL_SECONDS):
                 return self._rank0.recv()
         except (OSError, EOFError) as error:
             raise self._loss() from error
@@ -123,7 +126,7 @@ class RunningGroup:
                 self._rank0.send(Leave())
                 deadline = time.monotonic() + self._limits.ending
                 while self._ranks.ended() is None and time.monotonic() < deadline:
-                    time.sleep(_POLL_SECONDS)
+                    time.sleep(launch.POLL_SECONDS)
             except OSError:
                 pass  # it has ended already
         self._ranks.stop(self._limits.ending)
@@ -145,25 +148,30 @@ class RunningGroup:
             for rank in range(setup.devices)
         ]
 
-    def _connect(self, setup: Setup) -> Connection:
-        deadline = time.monotonic() + self._limits.joining
-        while time.monotonic() < deadline:
+    def _connect(self, setup: Setup, cancelled: Callable[[], bool]) -> Connection:
+        for _ in self._while_joining(cancelled):
             if os.path.exists(setup.front):
                 try:
                     return Client(setup.front, "AF_UNIX", authkey=setup.front_key)
                 except ConnectionRefusedError:
                     pass  # it is about to listen
             self.check_processes()
-            time.sleep(_POLL_SECONDS)
+            time.sleep(launch.POLL_SECONDS)
         raise WorkerLost(f"Rank 0 was not ready after {self._limits.joining:.0f} s.", self._remedy)
 
-    def _await_ready(self) -> Ready:
-        deadline = time.monotonic() + self._limits.joining
-        while time.monotonic() < deadline:
+    def _await_ready(self, cancelled: Callable[[], bool]) -> Ready:
+        for _ in self._while_joining(cancelled):
             message = self.receive()
             if isinstance(message, Ready):
                 return message
         raise WorkerLost(f"Not all ranks had their device open after {self._limits.joining:.0f} s.", self._remedy)
+
+    def _while_joining(self, cancelled: Callable[[], bool]) -> Iterator[None]:
+        deadline = time.monotonic() + self._limits.joining
+        while time.monotonic() < deadline:
+            if cancelled():
+                raise JobCancelled
+            yield
 
     def _loss(self) -> WorkerLost:
         """Rank 0 does not answer any more: who ended, once it can be told."""
@@ -173,5 +181,5 @@ class RunningGroup:
                 self.check_processes()
             except WorkerLost as lost:
                 return lost
-            time.sleep(_POLL_SECONDS)
+            time.sleep(launch.POLL_SECONDS)
         return WorkerLost("Rank 0 does not answer any more.", self._remedy)

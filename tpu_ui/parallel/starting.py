@@ -1,7 +1,7 @@
 """From --tensor-parallel to a group: how many devices, in which process, and what stands against it. No torch yet."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -20,15 +20,15 @@ _TPU_LAUNCH_VARIABLE = "TORCH_TPU_SLICEBUILDER_ADDRESSES"
 
 @dataclass(frozen=True)
 class GroupStarter:
-    """Starts the group; to be called on the thread that will own it."""
+    """Starts the group; to be called on the thread that will own it. `cancelled` ends the wait with JobCancelled."""
 
     setup: Setup
     outer: OuterLaunch | None
 
-    def __call__(self) -> Engine:
+    def __call__(self, cancelled: Callable[[], bool] = lambda: False) -> Engine:
         from tpu_ui.parallel.engine import GroupEngine  # imports torch where it starts
 
-        return GroupEngine(self.setup, self.outer)
+        return GroupEngine(self.setup, self.outer, cancelled=cancelled)
 
 
 def group_starter(

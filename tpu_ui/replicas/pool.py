@@ -29,13 +29,21 @@ class ReplicaPool:
     Args:
         replicas: how many; None is one for each chip.
         address: see `Cluster`.
+        cancelled: whether nobody waits for the replicas any more; asked until the first is ready.
 
     Raises:
+        JobCancelled: `cancelled` said so.
         TpuUiError: Ray cannot be started or joined, or no replica can open its device.
     """
 
     def __init__(
-        self, choice: DeviceChoice, settings: Settings, model: str, replicas: int | None, address: str | None
+        self,
+        choice: DeviceChoice,
+        settings: Settings,
+        model: str,
+        replicas: int | None,
+        address: str | None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         self._cluster = Cluster(choice, settings, model, replicas, address)
         self._load_seconds: dict[str, float] = {}  # the last, by model
@@ -52,7 +60,7 @@ class ReplicaPool:
         self.toolchain: dict[str, str] = {}
         self.resolver = Resolver(choice.kind, settings, model, lambda: self.runtime.known.total_bytes)
         try:
-            self._open_first()
+            self._open_first(cancelled)
         except BaseException:
             self.close()
             raise
@@ -65,11 +73,11 @@ class ReplicaPool:
         self.ledger.close()
         self._cluster.close()
 
-    def _open_first(self) -> None:
+    def _open_first(self, cancelled: Callable[[], bool]) -> None:
         """Wait for one; the queue opens the others, each on its own thread."""
         for member in self.members:
             try:
-                member.open()
+                member.open(cancelled)
             except TpuUiError:
                 if member is self.members[-1]:
                     raise

@@ -33,8 +33,8 @@ def parse_replicas(text: str) -> int | None:
 
 def replica_starter(
     choice: DeviceChoice, settings: Settings, model: str, wanted: str, address: str | None = None
-) -> Callable[[], Pool]:
-    """What starts the replicas later, on the thread that will own Ray.
+) -> Callable[..., Pool]:
+    """What starts the replicas later, on the thread that will own Ray; told `cancelled`, it ends with JobCancelled.
 
     Args:
         wanted: as a user writes it: `auto`, or a number.
@@ -66,11 +66,11 @@ def replica_starter(
             f"Give auto, or at most {choice.tpu.chips}; over several hosts give --ray-address too.",
         )
 
-    def start() -> Pool:
+    def start(cancelled: Callable[[], bool] = lambda: False) -> Pool:
         _set_token(address)
         from tpu_ui.replicas.pool import ReplicaPool  # imports Ray
 
-        return ReplicaPool(choice, settings, model, number, address)
+        return ReplicaPool(choice, settings, model, number, address, cancelled)
 
     return start
 
