@@ -194,6 +194,7 @@ def test_loras(command_line, small, tmp_path):
         assert sentence in done.stderr
 
 
+@pytest.mark.slow
 def test_from_a_picture(command_line, small, tmp_path):
     Image.new("RGB", (90, 60), (200, 30, 30)).save(tmp_path / "red.png")
     options = ("--device", "tpu-emulated", "--model", small()["model"], "--mode", "fused", "--json")

@@ -35,6 +35,7 @@ def pixels(path: Path) -> numpy.ndarray:
         return numpy.asarray(picture).astype(int)
 
 
+@pytest.mark.slow
 def test_a_refusal_leaves_the_loaded_model_usable_and_a_retry_needs_no_restart(
     command_line, hub: FakeHub, tiny_models: Path
 ):

@@ -39,7 +39,7 @@ KINDS = {
 VARIANTS = ("sd3.5-medium", "sd3.5-large", "flux-guided", "flux2-klein-base")
 """The same pipeline class as another of the list, with other parts or weights."""
 WAYS = tuple((mode, placement) for mode in MODES for placement in PLACEMENTS)
-WHOLE = ("sd3", "flux", "flux2", "sdxl")
+WHOLE = ("sd3", "flux", "flux2")
 """The classes that are tested in every way each time; of the others in two ways, and the rest is slow."""
 ALWAYS = (("fused", "single"), ("compile", "cpu_offload"))
 
@@ -170,6 +170,7 @@ def test_a_size_off_the_grid_is_refused_with_its_neighbours(generate, tiny_model
         generate(model=model, width=65, height=64)
 
 
+@pytest.mark.slow
 def test_after_a_restart_nothing_compiles(generate, manager):
     """Last in this file: the graphs in memory go, those on disk stay."""
     ways = (("strict", "single"), ("fused", "cpu_offload"), ("compile", "single"), ("compile", "cpu_offload"))

@@ -75,7 +75,7 @@ def test_cancel_ends_between_steps_and_leaves_the_pipeline_whole(manager, reques
     assert after.report.was_warm
 
 
-@pytest.mark.parametrize("mode", ["fused", "compile"])
+@pytest.mark.parametrize("mode", [pytest.param("fused", marks=pytest.mark.slow), "compile"])
 def test_a_cancelled_compile_is_entered_and_serves_the_next_process(another_manager, request_for, mode):
     """What a pass compiled before it was cut short belongs to its keys: what is proven later rests on these files."""
     manager = another_manager()
