@@ -52,11 +52,11 @@ class _Teller:
         self.told[slot] = 1 + SLOTS[slot].index(value)
         return value
 
-    def noun(self, item: SceneObject, rank: str, plural: bool = False, least: float = 0.9) -> str:
+    def noun(self, item: SceneObject, rank: str, plural: bool = False, least: float = 0.95) -> str:
         """The object with its attributes, each said or left out; `least` is the chance that its colour is said."""
-        size = self.tell(f"{rank} size", item.size) if self.chance(0.55) else ""
+        size = self.tell(f"{rank} size", item.size) if self.chance(0.9) else ""
         colour = self.tell(f"{rank} colour", item.colour) if self.chance(least) else ""
-        named = self.chance(0.95)
+        named = self.chance(0.98)
         shape = self.tell(f"{rank} shape", item.shape) if named else self.pick("shape", "object")
         if plural:
             shape = {"cross": "crosses"}.get(shape, shape + "s")
@@ -103,7 +103,7 @@ class _Teller:
                 self.told[f"second {attribute}"] = self.told[f"first {attribute}"]
             return text
         relation = self.scene.relation
-        related = self.chance(0.75)
+        related = self.chance(0.85)
         a_first = relation in ("left of", "above") or not related
         ranks = ("first", "second") if a_first else ("second", "first")
         first, second = (self.noun(item, rank) for item, rank in zip((a, b), ranks, strict=True))
@@ -172,13 +172,13 @@ def _noise(words: list[str], rng: np.random.Generator) -> list[str]:
     if rng.random() < 0.15:
         for _ in range(min(room // 2, int(rng.integers(1, 7)))):
             words = words + ([","] if rng.random() < 0.4 else []) + ["unheard"]
-    elif rng.random() < 0.25:
+    elif rng.random() < 0.15:
         for _ in range(min(room, int(rng.integers(1, 5)))):
             words.insert(int(rng.integers(len(words) + 1)), "unheard")
     return words
 
 
-def caption(scene: Scene, rng: np.random.Generator, empty: float = 0.1, partial: float = 0.12) -> Caption:
+def caption(scene: Scene, rng: np.random.Generator, empty: float = 0.08, partial: float = 0.08) -> Caption:
     """One of the many captions of this scene: nothing at all, a part, or the whole, with the given chances."""
     teller = _Teller(scene, rng)
     draw = rng.random()

@@ -12,10 +12,12 @@ import numpy as np
 from tpu_ui.demo.vocabulary import COLOURS, OPPOSITE, PLACES, PROMISED_SHAPES, RELATIONS, SHAPES, SIZES
 
 ONE_OBJECT_DIAMETER = {"small": (0.19, 0.23), "medium": (0.31, 0.36), "large": (0.46, 0.53)}
-TWO_OBJECT_DIAMETER = {"small": (0.16, 0.19), "medium": (0.245, 0.28), "large": (0.34, 0.38)}
+TWO_OBJECT_DIAMETER = {"small": 0.219, "medium": 0.297, "large": 0.375}
+"""One each: a pair has less room, and sizes that lay closer together were mixed up in every eighth pair."""
 PLACE_X = {"left": 0.25, "right": 0.75}
 PLACE_Y = {"top": 0.25, "bottom": 0.75}
-FINE_GRID, COARSE_GRID, DIAMETER_GRID = 16, 32, 8  # pixels; 16 is one latent, 32 one token of the transformer
+FINE_GRID, COARSE_GRID = 16, 32  # pixels; 16 is one latent, 32 one token of the transformer
+ONE_OBJECT_DIAMETER_GRID, TWO_OBJECT_DIAMETER_GRID = 8, 4
 NARROW = 7 * COARSE_GRID
 """On a shorter side than this, two large objects do not stand clear of each other on the coarse grid."""
 
@@ -77,11 +79,16 @@ def _pick(rng: np.random.Generator, options, weights=None):
     return options[int(rng.choice(len(options), p=weights))]
 
 
-def _snapped_diameter(rng: np.random.Generator, limits: tuple[float, float], short: int) -> int:
-    """A diameter in pixels: one on the grid within the limits, or the one nearest to their middle."""
-    low, high = (limit * short / DIAMETER_GRID for limit in limits)
+def _one_object_diameter(rng: np.random.Generator, size: str, short: int) -> int:
+    """A diameter in pixels of an object that stands alone: on the grid, within the limits or nearest their middle."""
+    low, high = (limit * short / ONE_OBJECT_DIAMETER_GRID for limit in ONE_OBJECT_DIAMETER[size])
     steps = range(int(np.ceil(low)), int(np.floor(high)) + 1) or (round((low + high) / 2),)
-    return DIAMETER_GRID * _pick(rng, steps)
+    return ONE_OBJECT_DIAMETER_GRID * _pick(rng, steps)
+
+
+def _two_object_diameter(size: str, short: int) -> int:
+    """The diameter in pixels, on the grid, of one of a pair."""
+    return TWO_OBJECT_DIAMETER_GRID * round(TWO_OBJECT_DIAMETER[size] * short / TWO_OBJECT_DIAMETER_GRID)
 
 
 def _snapped_centre(value: float, side: int, diameter: int, grid: int) -> float:
@@ -95,12 +102,11 @@ def _placed(
     rng,
     item: tuple[str, str, str],
     centre: tuple[float, float],
-    diameters: dict,
+    diameter: int,
     size: tuple[int, int],
     grid: tuple[int, int],
 ):
     """The object with its jitter, moved as far inwards as it needs to keep clear of the edges."""
-    diameter = _snapped_diameter(rng, diameters[item[2]], min(size))
     x, y = (
         _snapped_centre(value + rng.uniform(-0.04, 0.04), side, diameter, spacing)
         for value, side, spacing in zip(centre, size, grid, strict=True)
@@ -112,7 +118,7 @@ def sample_scene(
     rng: np.random.Generator, size: tuple[int, int], objects: int | None = None, lesson: Lesson = LAST_LESSON
 ) -> Scene:
     """A random scene for a canvas of (width, height) pixels; `objects` is 1 or 2 (default: either)."""
-    count = objects or (1 if rng.random() < 0.4 else 2)
+    count = objects or (1 if rng.random() < 0.35 else 2)
     kinds = [(_pick(rng, COLOURS), _pick(rng, lesson.shapes), _pick(rng, SIZES)) for _ in range(count)]
     if count == 2 and rng.random() < 0.1:
         kinds[1] = kinds[0]
@@ -126,7 +132,8 @@ def sample_scene(
             next((PLACE_X[w] for w in place.split() if w in PLACE_X), 0.5),
             next((PLACE_Y[w] for w in place.split() if w in PLACE_Y), 0.5),
         )
-        item = _placed(rng, kinds[0], centre, ONE_OBJECT_DIAMETER, size, lesson.grid)
+        diameter = _one_object_diameter(rng, kinds[0][2], min(size))
+        item = _placed(rng, kinds[0], centre, diameter, size, lesson.grid)
         return Scene(background, _tint(rng), slope, (item,), place=place)
     relation = _pick(rng, RELATIONS)
     along = 0.27 if relation in ("left of", "above") else 0.73
@@ -135,7 +142,7 @@ def sample_scene(
     if relation in ("above", "below"):
         first, second = first[::-1], second[::-1]
     pair = tuple(
-        _placed(rng, kind, centre, TWO_OBJECT_DIAMETER, size, lesson.grid)
+        _placed(rng, kind, centre, _two_object_diameter(kind[2], min(size)), size, lesson.grid)
         for kind, centre in zip(kinds, (first, second), strict=True)
     )
     return Scene(background, _tint(rng), slope, pair, relation=relation)

@@ -3,6 +3,7 @@
 import argparse
 import copy
 import json
+import os
 import shutil
 import time
 from pathlib import Path
@@ -56,6 +57,8 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(
             f"{options.out} holds checkpoints. Pass --resume to go on from them, or choose another folder."
         )
+    # Read when torch is loaded: threads that sleep between so many small operations make a step half as long again.
+    os.environ.setdefault("OMP_WAIT_POLICY", "active")
     import torch
 
     from tpu_ui.demo import train_autoencoder, train_decoder, train_denoiser, train_text
