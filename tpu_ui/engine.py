@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tpu_ui import hardware
 from tpu_ui.catalogue import default_model_on
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
-from tpu_ui.job import Engine, Pool
+from tpu_ui.job import Engine, EngineStarter
 from tpu_ui.parallel.starting import group_starter
 from tpu_ui.replicas.starting import replica_starter
 from tpu_ui.runtime import start_runtime
@@ -19,11 +19,8 @@ def engine_starter(
     tensor_parallel: str | None = None,
     replicas: str | None = None,
     ray_address: str | None = None,
-) -> Callable[..., Engine | Pool]:
+) -> EngineStarter:
     """Choose the device now, and return what opens it later, on the thread that will own it.
-
-    That takes one argument, which may be left out: a function that says whether nobody waits for it any more. Where
-    other processes are waited for it is asked again and again, and ends the wait with JobCancelled.
 
     Args:
         tensor_parallel: one process a device, over so many of them; see `parallel.starting.group_starter`.

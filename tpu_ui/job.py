@@ -102,6 +102,22 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
+class EngineStarter(Protocol):
+    """Opens what runs the jobs, on the thread that will own it."""
+
+    def __call__(self, cancelled: Callable[[], bool] = ...) -> Engine | Pool:
+        """Open it.
+
+        Args:
+            cancelled: whether nobody waits for it any more; asked again and again while other processes are waited for.
+
+        Raises:
+            TpuUiError: it cannot be opened.
+            JobCancelled: `cancelled` said so.
+        """
+        ...
+
+
 class JobKind(StrEnum):
     GENERATE = "generate"
     WARM_UP = "warm_up"  # runs only when no picture is waited for

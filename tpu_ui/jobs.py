@@ -155,7 +155,7 @@ class JobQueue:
             self.engine = self._start_engine()
         except TpuUiError as error:
             self.engine_error = error
-        except Exception:
+        except Exception:  # as at the worker's border below: each request is told of it
             log.exception("the engine could not be started")
             self.engine_error = TpuUiError("The engine could not be started.", "The log has the details.")
         if isinstance(self.engine, Pool):

@@ -207,8 +207,11 @@ def test_a_closed_page(tiny_model: Path, tmp_path: Path, browser: Browser):
 
 def test_the_end_is_heard_while_the_device_waits_for_others(tmp_path: Path):
     server = Server(tmp_path / "cache", "--device", "cpu", program=("-m", "tests.page.waiting_app"))
-    server.wait_for_line("tpu_ui is at", seconds=60)
-    assert server.stop() == 0
+    try:
+        server.wait_for_line("tpu_ui is at", seconds=60)
+    finally:
+        code = server.stop()
+    assert code == 0, server.log[-2000:]
     assert "nobody waits any more" in server.log
     assert "Traceback" not in server.log
 

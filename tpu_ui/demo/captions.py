@@ -52,10 +52,10 @@ class _Teller:
         self.told[slot] = 1 + SLOTS[slot].index(value)
         return value
 
-    def noun(self, item: SceneObject, rank: str, plural: bool = False, least: float = 0.95) -> str:
-        """The object with its attributes, each said or left out; `least` is the chance that its colour is said."""
+    def noun(self, item: SceneObject, rank: str, plural: bool = False) -> str:
+        """The object with its attributes, each said or left out."""
         size = self.tell(f"{rank} size", item.size) if self.chance(0.9) else ""
-        colour = self.tell(f"{rank} colour", item.colour) if self.chance(least) else ""
+        colour = self.tell(f"{rank} colour", item.colour) if self.chance(0.95) else ""
         named = self.chance(0.98)
         shape = self.tell(f"{rank} shape", item.shape) if named else self.pick("shape", "object")
         if plural:

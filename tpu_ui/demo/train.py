@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
         raise SystemExit(
             f"{options.out} holds checkpoints. Pass --resume to go on from them, or choose another folder."
         )
-    # Read when torch is loaded: threads that sleep between so many small operations make a step half as long again.
+    # Read when torch is loaded: where threads sleep between small operations, a step takes nearly twice as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "active")
     import torch
 

@@ -20,7 +20,7 @@ _TPU_LAUNCH_VARIABLE = "TORCH_TPU_SLICEBUILDER_ADDRESSES"
 
 @dataclass(frozen=True)
 class GroupStarter:
-    """Starts the group; to be called on the thread that will own it. `cancelled` ends the wait with JobCancelled."""
+    """Starts the group; see `job.EngineStarter`."""
 
     setup: Setup
     outer: OuterLaunch | None

@@ -8,7 +8,7 @@ from pathlib import Path
 from tpu_ui import hardware
 from tpu_ui.errors import DeviceUnavailable, InvalidRequest
 from tpu_ui.hardware import DeviceChoice
-from tpu_ui.job import Pool
+from tpu_ui.job import EngineStarter, Pool
 from tpu_ui.settings import Settings
 
 RAY_REQUIREMENT = "ray==2.60.0"
@@ -33,8 +33,8 @@ def parse_replicas(text: str) -> int | None:
 
 def replica_starter(
     choice: DeviceChoice, settings: Settings, model: str, wanted: str, address: str | None = None
-) -> Callable[..., Pool]:
-    """What starts the replicas later, on the thread that will own Ray; told `cancelled`, it ends with JobCancelled.
+) -> EngineStarter:
+    """What starts the replicas later, on the thread that will own Ray.
 
     Args:
         wanted: as a user writes it: `auto`, or a number.
